@@ -3,19 +3,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `AfmoeConfig` and `AfmoeForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, between_norms, by_head, core, sequential};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, sigmoid_router};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag,
-    number, positive, sliding_windows, window,
-};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder, Gating, Operation, Router};
+use super::experts::{ExpertSizes, shared_experts, shared_width, sigmoid_router};
+use super::gemma::embedding_scale;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { conversion: Conversion::sensitive(&["router.gate"]), ..Family::new(&["afmoe"], &[], describe) };
@@ -24,11 +14,10 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 200_192,
     hidden: 2048,
     intermediate: 6144,
-    layers: 32,
     query_heads: 16,
-    kv_heads: None,
     head_dim: Some(128),
     context: 16_384,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -36,42 +25,32 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let rope = sizes.rope(config).read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let interval = config.size("global_attn_every_n_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(4);
     let window = window(config, "sliding_window", Some(1024))?;
     let windows =
         sliding_windows(config, sizes.layers, window, |index| !(index + 1).is_multiple_of(interval))?;
     let dense_layers = config.size("num_dense_layers", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(1);
-    let mixture = Mixture::read(config, &sizes, activation)?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let head_norm = |name: &str| Ok(by_head(roles.rms_norm(name, sizes.head_dim, epsilon)?));
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let core = core(sizes.scale(), windows[index], windows[index].and(Some(&rope)));
-        let attention = Attention {
-            query_norm: head_norm(&name("self_attn.q_norm"))?,
-            key_norm: head_norm(&name("self_attn.k_norm"))?,
-            gate: Some(roles.linear(&name("self_attn.gate_proj"), sizes.query_width(), hidden, false)?),
-            ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-        };
-        let second: Operation = if index < dense_layers {
-            roles.gated_mlp(&name("mlp"), [hidden, sizes.intermediate], activation, false)?.into()
-        } else {
-            mixture.describe(roles, &name("mlp"))?
-        };
-        let norms =
-            ["input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"];
-        let [input, attended, before, after] = norms.map(|part| norm(&name(part)));
-        Ok(sequential([between_norms(input?, attention, attended?), between_norms(before?, second, after?)]))
+    let mixture = Mixture::read(config, &sizes)?;
+    let is_scaled = flag(config, "mup_enabled", false)?;
+    let variant = Variant {
+        epsilon: 1e-5,
+        norms: Some(["input_layernorm", "pre_mlp_layernorm"]),
+        norms_after: Some(["post_attention_layernorm", "post_mlp_layernorm"]),
+        attention_biases: AttentionBiases::read(config)?,
+        head_norms: HEAD_NORMS,
+        embedding_scale: if is_scaled { embedding_scale(&sizes) } else { 1.0 },
+        ..Variant::PLAIN
     };
-    let embedding_scale =
-        if flag(config, "mup_enabled", false)? { (hidden as f64).sqrt() as f32 } else { 1.0 };
-    let tied = flag(config, "tie_word_embeddings", false)?;
-    roles.decoder(Outline { embedding_scale, ..Outline::new(&sizes, &base, tied) }, norm, layer)
+    let attention = |index: usize, layer: &str| {
+        let core = core(sizes.scale(), windows[index], windows[index].and(Some(&rope)));
+        let gate = format!("{layer}.self_attn.gate_proj");
+        let gate = Some(roles.linear(&gate, sizes.query_width(), hidden, false)?);
+        Ok(Attention { gate, ..variant.attention(roles, &sizes, layer, core)? }.into())
+    };
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |index, layer| {
+        if index < dense_layers { mlp(layer) } else { mixture.describe(roles, &format!("{layer}.mlp")) }
+    })
 }
 
 struct Mixture {
@@ -82,7 +61,7 @@ struct Mixture {
 }
 
 impl Mixture {
-    fn read(config: Fields<'_>, sizes: &Sizes, activation: Activation) -> Result<Self> {
+    fn read(config: Fields<'_>, sizes: &Sizes) -> Result<Self> {
         // Keys of published files beyond what transformers implements.
         expect_text(config, "score_func", "sigmoid")?;
         expect_flag(config, "route_norm", true)?;
@@ -97,6 +76,7 @@ impl Mixture {
         let experts = experts.of_own_width(config, 1408)?;
         let width = experts.width;
         let shared = if config.mentions(SHARED) { shared_width(config, SHARED, width)? } else { 2 * width };
+        let activation = activation(config, "hidden_act", Activation::Silu)?;
         Ok(Self { experts, shared_width: shared, scale: number(config, "route_scale", 1.0)?, activation })
     }
 
@@ -106,9 +86,8 @@ impl Mixture {
         let gate = format!("{module}.router.gate");
         let projection = roles.linear(&gate, experts.count, experts.hidden, false)?;
         let router = Router { scale, ..sigmoid_router(projection, bias, true) };
-        let linears = roles.experts(module, PROJECTIONS, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [experts.hidden, shared_width], activation, false)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(module, PROJECTIONS, experts, router, activation, shared)
     }
 }

@@ -2,39 +2,23 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `AXK1Config` and `AXK1ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{pre_norm, sequential};
+use super::deepseek_v3;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag, positive};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types_by;
-use crate::decoder::{Activation, Block, Decoder, ExpertGroups};
 
 pub(super) const FAMILY: Family = Family::new(&["axk1"], &[163_691], describe);
 
-// As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 163_840,
-    hidden: 7168,
-    intermediate: 18_432,
-    layers: 61,
     query_heads: 64,
     kv_heads: Some(64),
-    head_dim: Some(64),
     context: 32_768,
+    ..deepseek_v3::DEFAULTS
 };
 const LATENTS: LatentDefaults = LatentDefaults { pairs: Pairs::AdjacentIfSet, ..LatentDefaults::DEEPSEEK };
-const EXPERTS: GroupedDefaults = GroupedDefaults {
-    count: 192,
-    width: 2048,
-    groups: ExpertGroups { count: 8, kept: 4 },
-    scale: 2.5,
-    ..GroupedDefaults::PLAIN
-};
+const EXPERTS: GroupedDefaults = GroupedDefaults { count: 192, ..deepseek_v3::EXPERTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;

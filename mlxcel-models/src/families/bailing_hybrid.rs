@@ -5,23 +5,14 @@
 //! `BailingHybridForCausalLM`; tensors have its names or those of published files. Multi-token prediction
 //! layers, which follow the others, are ignored.
 
-use mlxcel_core::Result;
-
-use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::kimi_delta::KimiDelta;
 use super::kimi_linear::{RENAMED, renamed_sizes};
 use super::latent::{LatentDefaults, LatentSettings};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, activation, flag, layer_types, number,
-    positive,
-};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use super::{Conversion, Family};
-use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, LatentAttention, Mixer};
+use crate::decoder::{Decay, LatentAttention};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["mlp.gate"]),

@@ -6,17 +6,13 @@
 //! `CamembertModel` and `XLMRobertaModel`, and the authors' `JinaBertModel`. That of Jina's model for code,
 //! which normalizes queries and keys, is refused.
 
-use mlxcel_core::{Error, Result};
+use mlxcel_core::Error;
 
-use super::Family;
-use super::blocks::{normed_output, plain_attention, sequential};
-use super::encoder::{EncoderOutline, both_ways, token_types};
-use super::roles::{OPERATION, Roles};
-use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, activation, expect_flag, expect_text, positive};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, AttentionCore, DISTANCE_BUCKETS, Decoder, DistanceBias, Gating, Linear, Mlp,
-};
+use super::blocks::normed_output;
+use super::encoder::{both_ways, token_types};
+use super::prelude::*;
+use super::roles::OPERATION;
+use crate::decoder::{DISTANCE_BUCKETS, DistanceBias};
 
 pub(super) const FAMILY: Family = Family::new(&["bert"], &[], |roles| describe(roles, "bert.", 0));
 
@@ -36,9 +32,8 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     intermediate: 3072,
     layers: 12,
     query_heads: 12,
-    kv_heads: None,
-    head_dim: None,
     context: 512,
+    ..SizeDefaults::LLAMA
 };
 
 /// Names of modules.
@@ -166,15 +161,17 @@ pub(super) fn encoder(roles: &Roles<'_>, settings: Settings) -> Result<Decoder> 
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
     let embeddings = |part: &str| format!("{base}embeddings.{part}");
-    let outline = EncoderOutline {
+    let outline = Outline {
         embedding: embeddings("word_embeddings"),
         positions: (!alibi).then(|| (embeddings("position_embeddings"), offset)),
         types: types.map(|types| (embeddings("token_type_embeddings"), types)),
         embedding_norm: Some(embeddings("LayerNorm")),
         projection: embedding.map(|width| (format!("{base}embeddings_project"), width)),
         norm: None,
+        head: None,
+        ..Outline::new(&sizes, &base, false)
     };
-    roles.encoder(&sizes, &outline, |name| norm(name, embedding.unwrap_or(sizes.hidden)), layer)
+    roles.decoder(outline, |name| norm(name, embedding.unwrap_or(sizes.hidden)), layer)
 }
 
 /// The activation of Jina's gates.

@@ -5,15 +5,7 @@
 //! packed form rounds activations to 8 bits, which no engine does; it is refused by the name of its
 //! `quant_method`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Attention, Decoder, Gating, Mlp};
-use crate::rope::RopeSettings;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["bitnet"], &[128_001], describe);
 
@@ -24,8 +16,7 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     layers: 30,
     query_heads: 20,
     kv_heads: Some(5),
-    head_dim: None,
-    context: 2048,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -33,18 +24,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
     let rope = RopeSettings { theta: 500_000.0, ..sizes.rope(config) }.read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::ReluSquared)?;
-    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention_biases = AttentionBiases::read(config)?;
+    let variant = Variant { epsilon: 1e-5, attention_biases, ..Variant::PLAIN };
     let attention = |_, layer: &str| {
-        let module = format!("{layer}.self_attn");
         let core = core(sizes.scale(), None, Some(&rope));
-        let norm = roles.rms_norm(&format!("{module}.attn_sub_norm"), sizes.query_width(), epsilon)?;
-        let attention = roles.attention(&module, &sizes, biases, core)?;
-        Ok(Attention { output_norm: Some(norm), ..attention }.into())
+        let norm = format!("{layer}.self_attn.attn_sub_norm");
+        let output_norm = Some(roles.rms_norm(&norm, sizes.query_width(), epsilon)?);
+        Ok(Attention { output_norm, ..variant.attention(roles, &sizes, layer, core)? }.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
+    variant.decoder_of(roles, &sizes, attention, |_, layer| {
         let name = |part: &str| format!("{layer}.mlp.{part}");
         let linear = |part, outputs, inputs| roles.linear(&name(part), outputs, inputs, false);
         let mlp = Mlp::Gated {

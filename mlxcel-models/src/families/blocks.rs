@@ -3,7 +3,8 @@
 use mlxcel_core::Result;
 
 use super::roles::Roles;
-use super::settings::Sizes;
+use super::settings::{Sizes, flag};
+use crate::config::Fields;
 use crate::decoder::{
     Activation, Arrangement, Attention, AttentionCore, AttentionMask, Block, Gating, HeadNorm, Layer, Linear,
     Mixer, Mlp, Norm, NormKind, NormScope, Operation,
@@ -141,6 +142,8 @@ pub(super) struct AttentionBiases {
 }
 
 impl AttentionBiases {
+    pub(super) const NONE: Self = Self { inputs: false, output: false };
+
     /// All or none.
     pub(super) fn all(biases: bool) -> Self {
         Self { inputs: biases, output: biases }
@@ -150,7 +153,17 @@ impl AttentionBiases {
     pub(super) fn inputs(biases: bool) -> Self {
         Self { inputs: biases, output: false }
     }
+
+    /// All or none, as `attention_bias` says; none by default.
+    pub(super) fn read(config: Fields<'_>) -> Result<Self> {
+        Ok(Self::all(flag(config, "attention_bias", false)?))
+    }
 }
+
+/// The names that most families give the projections of an MLP or an expert: gate, up and down.
+pub(super) const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+/// Those of an MLP without a gate.
+pub(super) const UNGATED: [&str; 2] = ["up_proj", "down_proj"];
 
 impl Roles<'_> {
     /// Attention with the projections `q_proj`, `k_proj`, `v_proj` and `o_proj` of the module `name`, without
@@ -206,13 +219,15 @@ impl Roles<'_> {
         activation: Activation,
         biases: bool,
     ) -> Result<Mlp> {
-        self.mlp_with(name, shape, Gating::Activated(activation), biases)
+        self.gated_mlp_of(name, PROJECTIONS, shape, Gating::Activated(activation), biases)
     }
 
-    /// [`gated_mlp`](Self::gated_mlp) with any function of the gate.
-    pub(super) fn mlp_with(
+    /// The gated MLP with these projections of the module `name` (gate, up and down) and any function of the
+    /// gate.
+    pub(super) fn gated_mlp_of(
         &self,
         name: &str,
+        [gate, up, down]: [&str; 3],
         [hidden, intermediate]: [usize; 2],
         gating: Gating,
         biases: bool,
@@ -220,26 +235,35 @@ impl Roles<'_> {
         let linear = |part, outputs, inputs| self.linear(&format!("{name}.{part}"), outputs, inputs, biases);
         Ok(Mlp::Gated {
             gating,
-            gate: linear("gate_proj", intermediate, hidden)?,
-            up: linear("up_proj", intermediate, hidden)?,
+            gate: linear(gate, intermediate, hidden)?,
+            up: linear(up, intermediate, hidden)?,
             norm: None,
-            down: linear("down_proj", hidden, intermediate)?,
+            down: linear(down, hidden, intermediate)?,
         })
     }
 
-    /// The MLP without a gate with the projections `up_proj` and `down_proj` of the module `name`.
-    pub(super) fn plain_mlp(
+    /// The gated MLP whose projection `both` has the rows of the gate and behind them those of the up
+    /// projection.
+    pub(super) fn fused_gated_mlp(
         &self,
         name: &str,
+        [both, down]: [&str; 2],
         [hidden, intermediate]: [usize; 2],
         activation: Activation,
         biases: bool,
     ) -> Result<Mlp> {
-        self.plain_mlp_of(name, ["up_proj", "down_proj"], [hidden, intermediate], activation, biases)
+        let fused = self.fused(&format!("{name}.{both}"), 2 * intermediate, hidden, biases)?;
+        Ok(Mlp::Gated {
+            gating: Gating::Activated(activation),
+            gate: fused.rows(0, intermediate),
+            up: fused.rows(intermediate, intermediate),
+            norm: None,
+            down: self.linear(&format!("{name}.{down}"), hidden, intermediate, biases)?,
+        })
     }
 
     /// The MLP without a gate with these projections of the module `name`, the one up and the one down.
-    pub(super) fn plain_mlp_of(
+    pub(super) fn plain_mlp(
         &self,
         name: &str,
         [up, down]: [&str; 2],
@@ -251,24 +275,6 @@ impl Roles<'_> {
             activation,
             up: self.linear(&format!("{name}.{up}"), intermediate, hidden, biases)?,
             down: self.linear(&format!("{name}.{down}"), hidden, intermediate, biases)?,
-        })
-    }
-
-    /// The gated MLP whose `gate_up_proj` has the rows of the gate and behind them those of the up
-    /// projection.
-    pub(super) fn fused_gated_mlp(
-        &self,
-        name: &str,
-        [hidden, intermediate]: [usize; 2],
-        activation: Activation,
-    ) -> Result<Mlp> {
-        let fused = self.fused(&format!("{name}.gate_up_proj"), 2 * intermediate, hidden, false)?;
-        Ok(Mlp::Gated {
-            gating: Gating::Activated(activation),
-            gate: fused.rows(0, intermediate),
-            up: fused.rows(intermediate, intermediate),
-            norm: None,
-            down: self.linear(&format!("{name}.down_proj"), hidden, intermediate, false)?,
         })
     }
 }

@@ -3,12 +3,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `CodeGenConfig` and `CodeGenForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::gptj::decoder;
-use super::roles::Roles;
-use crate::decoder::{Decoder, Selection};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["codegen"], &[50_256], describe);
 

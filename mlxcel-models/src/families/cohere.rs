@@ -3,61 +3,56 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `CohereConfig` and `CohereForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, by_head, core, parallel, plain_norm, pre_norm};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, number, positive};
-use crate::decoder::{Activation, Attention, Decoder, Norm, NormKind};
-use crate::rope::RopeSettings;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["cohere"], &[255_001], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 256_000,
     hidden: 8192,
     intermediate: 22_528,
     layers: 40,
     query_heads: 64,
-    kv_heads: None,
-    head_dim: None,
     context: 8192,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let epsilon = positive(config, "layer_norm_eps", 1e-5)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let head_norms = flag(config, "use_qk_norm", false)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
-    let logit_scale = number(config, "logit_scale", 0.0625)?;
+    let variant = variant(config)?;
+    let epsilon = positive(config, variant.epsilon_key, variant.epsilon)?;
+    let is_normed = flag(config, "use_qk_norm", false)?;
     let rope = RopeSettings { theta: 500_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, false);
-    let head_norm = |name: &str, heads: usize| -> Result<_> {
-        if !head_norms {
-            return Ok(None);
-        }
+    let head_norm = |name: String, heads: usize| {
         let weight = Some(roles.tensor(&format!("{name}.weight"), &[heads, sizes.head_dim])?);
         Ok(by_head(Norm { kind: NormKind::Layer, weight, ..plain_norm(sizes.head_dim, epsilon) }))
     };
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
+    let attention = |_, layer: &str| {
         let core = core(sizes.scale(), None, Some(&rope));
-        let norm = norm(&name("input_layernorm"))?;
-        let attention = Attention {
-            query_norm: head_norm(&name("self_attn.q_norm"), sizes.query_heads)?,
-            key_norm: head_norm(&name("self_attn.k_norm"), sizes.kv_heads)?,
-            ..roles.attention(&name("self_attn"), &sizes, biases, core)?
-        };
-        let shape = [sizes.hidden, sizes.intermediate];
-        let mlp = roles.gated_mlp(&name("mlp"), shape, activation, false)?;
-        Ok(parallel([pre_norm(norm, attention), pre_norm(norm, mlp)]))
+        let mut attention = variant.attention(roles, &sizes, layer, core)?;
+        if is_normed {
+            attention.query_norm = head_norm(format!("{layer}.self_attn.q_norm"), sizes.query_heads)?;
+            attention.key_norm = head_norm(format!("{layer}.self_attn.k_norm"), sizes.kv_heads)?;
+        }
+        Ok(attention.into())
     };
-    roles.decoder(Outline { logit_scale, ..Outline::new(&sizes, &base, tied) }, norm, layer)
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |_, layer| mlp(layer))
+}
+
+/// Llama with parallel blocks behind one layer norm, as the generations of Cohere have them.
+pub(super) fn variant(config: Fields<'_>) -> Result<Variant> {
+    Ok(Variant {
+        epsilon: 1e-5,
+        epsilon_key: "layer_norm_eps",
+        norm_kind: NormKind::Layer,
+        norm_biases: false,
+        norms: Some(["input_layernorm"; 2]),
+        parallel: true,
+        attention_biases: AttentionBiases::read(config)?,
+        tied: true,
+        logit_scale: number(config, "logit_scale", 0.0625)?,
+        ..Variant::PLAIN
+    })
 }

@@ -4,35 +4,15 @@
 //! Config fields, defaults and arithmetic follow transformers' `Cohere2MoeConfig` and
 //! `Cohere2MoeForCausalLM`. The multi-token prediction layer is ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core, parallel, plain, pre_norm};
+use super::cohere;
 use super::cohere2::refuse_other_structures;
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router, softmax_router};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, number, optional_positive,
-    positive, sliding_windows, window,
-};
+use super::experts::{ExpertSizes, shared_experts, sigmoid_router, softmax_router};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::config::Fields;
-use crate::decoder::{Activation, Block, Decoder, Gating, Router};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family::new(&["cohere2_moe"], &[255_001], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 256_000,
-    hidden: 8192,
-    intermediate: 22_528,
-    layers: 40,
-    query_heads: 64,
-    kv_heads: None,
-    head_dim: Some(128),
-    context: 8192,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { head_dim: Some(128), ..cohere::DEFAULTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
@@ -40,7 +20,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let layer_epsilon = positive(config, "layer_norm_eps", 1e-5)?;
     let rms_epsilon = optional_positive(config, "rms_norm_eps", None)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let biases = AttentionBiases::read(config)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
     let period = |key, default| Ok(config.size(key, 1..=LARGEST_LAYER_COUNT)?.unwrap_or(default));
     let pattern = period("sliding_window_pattern", 4)?;
@@ -129,10 +109,9 @@ impl Mixture {
         } else {
             softmax_router(projection, true)
         };
-        let linears = roles.experts(module, PROJECTIONS, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [hidden, shared_width], activation, false)?;
-        let experts = linears.routed(experts, router, Gating::Activated(activation), shared);
+        let experts = roles.mixture(module, PROJECTIONS, experts, router, activation, shared)?;
         let residual_scale = if self.is_mean { 0.5 } else { 1.0 };
         Ok(Block { residual_scale, ..plain(experts) })
     }

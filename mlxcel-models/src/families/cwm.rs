@@ -3,15 +3,8 @@
 //! Config fields, defaults and arithmetic follow transformers' `CwmConfig` and `CwmForCausalLM`, which reads
 //! no `rope_theta` beside the rotary settings that it assumes.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, flag, sliding_windows, window};
-use crate::decoder::Decoder;
-use crate::rope::{Llama3, RopeSettings, is_described};
+use super::prelude::*;
+use crate::rope::{Llama3, is_described};
 
 pub(super) const FAMILY: Family = Family::new(&["cwm"], &[128_001, 128_008, 128_009], describe);
 
@@ -39,5 +32,5 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let window = window(config, "sliding_window", Some(8192))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| !index.is_multiple_of(4))?;
     let variant = Variant { epsilon: 1e-5, mlp_biases: flag(config, "mlp_bias", false)?, ..Variant::PLAIN };
-    decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
+    variant.decoder(roles, &sizes, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }

@@ -4,28 +4,13 @@
 //! published files, and mlx-lm; the arithmetic is that of transformers' `LlamaForCausalLM` and
 //! `DeepseekV2Moe`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts, MOST_EXPERTS};
-use super::llama::{Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text, flag};
-use crate::decoder::{Activation, Decoder, Scoring};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek"], &[100_001], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 102_400,
-    hidden: 4096,
-    intermediate: 11_008,
-    layers: 30,
-    query_heads: 32,
-    kv_heads: Some(32),
-    head_dim: None,
-    context: 2048,
-};
+const DEFAULTS: SizeDefaults =
+    SizeDefaults { vocabulary: 102_400, layers: 30, kv_heads: Some(32), ..SizeDefaults::LLAMA };
 const EXPERTS: GroupedDefaults = GroupedDefaults {
     count_keys: &["n_routed_experts"],
     width: 1407,
@@ -47,12 +32,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let shared_keys = if has_shared { EXPERTS.shared_keys } else { &[] };
     let defaults = GroupedDefaults { shared_keys, ..EXPERTS };
     let mixture = GroupedExperts::read(config, &sizes, activation, &defaults)?;
-    let variant = Variant {
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
-        ..Variant::PLAIN
-    };
+    let variant = Variant { attention_biases: AttentionBiases::read(config)?, ..Variant::PLAIN };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         let sparse = is_sparse && index >= dense_layers && index.is_multiple_of(distance);
         mixture.or_mlp(roles, &format!("{layer}.mlp"), sparse)
     })

@@ -4,31 +4,15 @@
 //! `DeepseekV2ForCausalLM`. Choosing experts from the best groups, as the largest model does, is not
 //! supported.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, shared_width, softmax_router};
+use super::experts::{ExpertSizes, shared_experts, shared_width, softmax_router};
 use super::latent::{LatentDefaults, LatentSettings};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_text, flag, number,
-};
-use crate::decoder::{Activation, Decoder, Gating, Router};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek_v2"], &[2], describe);
 
 // As in DeepSeek-V3, nothing reads the width of heads.
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 102_400,
-    hidden: 4096,
-    intermediate: 11_008,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: None,
-    head_dim: Some(64),
-    context: 2048,
-};
+const DEFAULTS: SizeDefaults =
+    SizeDefaults { vocabulary: 102_400, head_dim: Some(64), ..SizeDefaults::LLAMA };
 const LATENTS: LatentDefaults = LatentDefaults::DEEPSEEK;
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -49,17 +33,18 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         None => 2 * experts.width,
         Some(_) => shared_width(config, "n_shared_experts", experts.width)?,
     };
+    let variant = Variant { mlp_biases: biases, ..Variant::PLAIN };
     let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
-    decoder_of(roles, &sizes, &Variant::PLAIN, mixer, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, mixer, |index, layer| {
         if index < dense_layers {
-            return Ok(roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, biases)?.into());
+            return mlp(layer);
         }
+        let module = format!("{layer}.mlp");
         let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
         let router = Router { scale, ..softmax_router(projection, false) };
-        let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared_module = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared_module, [hidden, shared], activation, biases)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(&module, PROJECTIONS, experts, router, activation, shared)
     })
 }

@@ -4,16 +4,9 @@
 //! `DeepseekV3ForCausalLM`; attention is the same in the absorbed form. The first
 //! multi-token prediction layer, which follows the others in the files, is the draft head.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_text};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, ExpertGroups};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek_v3"], &[1], describe);
 
@@ -62,7 +55,7 @@ pub(super) fn decoder(
     let mixture = GroupedExperts::read(config, sizes, activation, experts)?;
     let variant = Variant { epsilon, draft_head: true, ..Variant::PLAIN };
     let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
-    decoder_of(roles, sizes, &variant, mixer, |index, layer| {
+    variant.decoder_of(roles, sizes, mixer, |index, layer| {
         mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= sizes.layers || sparse(index))
     })
 }

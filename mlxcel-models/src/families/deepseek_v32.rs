@@ -5,19 +5,12 @@
 //! which leaves their products as they are, and round them to eight bits, which is not done here. The
 //! multi-token prediction layers, which follow the others in the files, are ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::deepseek_v3;
-use super::deepseek_v3::{decoder, refuse_other_experts};
+use super::deepseek_v3::{self, decoder, refuse_other_experts};
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, expect_number, layer_types};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::config::Fields;
-use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek_v32"], &[1], describe);
 

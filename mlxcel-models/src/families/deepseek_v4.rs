@@ -5,24 +5,14 @@
 //! `DeepseekV4ForCausalLM`. The tensors have the names of the published files, which transformers writes as
 //! well, with `model.` before them. The multi-token prediction layers are ignored.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::Family;
-use super::blocks::{core, plain_norm, pre_norm, sequential};
 use super::experts::{ExpertSizes, softmax_router};
-use super::outline::Outline;
-use super::roles::{Roles, refuse_order};
-use super::settings::{
-    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING,
-    SizeDefaults, Sizes, activation, expect_flag, expect_number, flag, layer_kinds, positive,
-};
-use crate::config::Fields;
+use super::prelude::*;
+use super::roles::refuse_order;
 use crate::decoder::{
-    Activation, AttentionCore, CompressedAttention, Compressor, Decoder, EntryIndexer, Gating, HeadLinear,
-    HyperConnection, Mixer, Mlp, Operation, Router, Scoring, SharedExpert, StreamMixer, Streams,
+    CompressedAttention, Compressor, EntryIndexer, HeadLinear, HyperConnection, StreamMixer, Streams,
 };
-use crate::rope::{Partial, Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["deepseek_v4"], &[1], describe);
 
@@ -242,18 +232,9 @@ impl Settings {
             ..softmax_router(projection, true)
         };
         let linears = roles.experts(module, NAMES, self.experts)?;
-        let shared = |index: usize, outputs, inputs| {
-            roles.linear(&format!("{module}.shared_experts.{}", NAMES[index]), outputs, inputs, false)
-        };
-        let mlp = Mlp::Gated {
-            gating: self.gating,
-            gate: shared(0, width, hidden)?,
-            up: shared(1, width, hidden)?,
-            norm: None,
-            down: shared(2, hidden, width)?,
-        };
-        let shared = SharedExpert { norm_before: None, mlp, norm_after: None, gate: None };
-        Ok(linears.routed(self.experts, router, self.gating, Some(shared)).into())
+        let shared = format!("{module}.shared_experts");
+        let shared = roles.gated_mlp_of(&shared, NAMES, [hidden, width], self.gating, false)?;
+        Ok(linears.routed(self.experts, router, self.gating, Some(shared.into())).into())
     }
 }
 
@@ -282,7 +263,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let streams = settings.mixer(roles, head, settings.streams, 1)?;
     let outline = Outline {
         embedding: format!("{base}{}", if is_published { "embed" } else { "embed_tokens" }),
-        head: if roles.has_matrix("head") { "head" } else { "lm_head" }.to_owned(),
+        head: Some(if roles.has_matrix("head") { "head" } else { "lm_head" }),
         streams: Some(Streams::Connected(streams)),
         ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)
     };

@@ -2,13 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `DistilBertModel`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bert::{self, Names, Settings};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation};
-use crate::decoder::{Activation, Decoder};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["distilbert"], &[], describe);
 

@@ -2,15 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Dots1Config` and `Dots1ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, sliding_windows, window};
-use crate::decoder::{Activation, Decoder};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["dots1"], &[], describe);
 
@@ -19,10 +12,8 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     hidden: 4608,
     intermediate: 10_944,
     layers: 62,
-    query_heads: 32,
     kv_heads: Some(32),
-    head_dim: None,
-    context: 2048,
+    ..SizeDefaults::LLAMA
 };
 const EXPERTS: GroupedDefaults =
     GroupedDefaults { count: 128, chosen: 6, width: 1408, normalised: false, ..GroupedDefaults::PLAIN };
@@ -38,13 +29,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let dense_layers = config.size("first_k_dense_replace", 0..=LARGEST_LAYER_COUNT)?.unwrap_or(0);
     let mixture = GroupedExperts::read(config, &sizes, activation, &EXPERTS)?;
-    let variant = Variant {
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
-        head_norms: HEAD_NORMS,
-        ..Variant::PLAIN
-    };
+    let attention_biases = AttentionBiases::read(config)?;
+    let variant = Variant { attention_biases, head_norms: HEAD_NORMS, ..Variant::PLAIN };
     let core = |index: usize| core(sizes.scale(), windows[index], Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= dense_layers)
     })
 }

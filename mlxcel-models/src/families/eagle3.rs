@@ -193,16 +193,7 @@ fn depths(file: &HeadFile<'_>, layers: usize) -> Result<Vec<usize>> {
 
 /// The sizes of a head, which has to be one for `target`.
 fn sizes(file: &HeadFile<'_>, target: &Decoder) -> Result<Sizes> {
-    let defaults = SizeDefaults {
-        vocabulary: 32_000,
-        hidden: 4096,
-        intermediate: 11_008,
-        layers: 1,
-        query_heads: 32,
-        kv_heads: None,
-        head_dim: None,
-        context: 2048,
-    };
+    let defaults = SizeDefaults { layers: 1, ..SizeDefaults::LLAMA };
     let sizes = Sizes::read(file.roles.config, &defaults)?;
     if sizes.vocabulary != target.vocabulary_size {
         return Err(mismatch("vocab_size", sizes.vocabulary, target.vocabulary_size));

@@ -2,13 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `ElectraModel`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bert::{self, Settings};
-use super::roles::Roles;
-use super::settings::{LARGEST_WIDTH, SizeDefaults, expect_text};
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["electra"], &[], describe);
 

@@ -4,17 +4,8 @@
 //! Config fields, defaults and arithmetic follow transformers' `Ernie4_5_MoeConfig` and
 //! `Ernie4_5_MoeForCausalLM`. The multi-token prediction layers, `mtp`, are ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
-use super::experts::{ExpertSizes, PROJECTIONS, chosen_of, expert_count, shared_experts, softmax_router};
-use super::llama::{Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, Router};
-use crate::rope::RopeSettings;
+use super::experts::{ExpertSizes, chosen_of, expert_count, shared_experts, softmax_router};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["ernie4_5_moe"], &[2], describe);
 
@@ -42,12 +33,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let shared = config.size("moe_num_shared_experts", 0..=64)?.unwrap_or(2) * experts.width;
     let variant = Variant { epsilon: 1e-5, tied: true, ..Variant::PLAIN };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         if !is_sparse(index) {
-            let mlp = roles.gated_mlp(&module, [sizes.hidden, sizes.intermediate], activation, false)?;
-            return Ok(mlp.into());
+            return mlp(layer);
         }
+        let module = format!("{layer}.mlp");
         // transformers has moved the bias, and reads both.
         let biases = ["moe_statics", "gate.moe_statics"]
             .map(|statics| format!("{module}.{statics}.e_score_correction_bias"));
@@ -56,15 +47,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let selection_bias = bias.map(|bias| roles.add(bias.reshaped([experts.count])));
         let projection = roles.linear(&format!("{module}.gate"), experts.count, sizes.hidden, false)?;
         let router = Router { selection_bias, ..softmax_router(projection, true) };
-        let linears = roles.experts(&module, PROJECTIONS, experts)?;
-        let shared = shared_experts(
-            roles,
-            &format!("{module}.shared_experts"),
-            [sizes.hidden, shared],
-            activation,
-            false,
-        )?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        let shared_module = format!("{module}.shared_experts");
+        let shared = shared_experts(roles, &shared_module, [sizes.hidden, shared], activation, false)?;
+        roles.mixture(&module, PROJECTIONS, experts, router, activation, shared)
     })
 }
 

@@ -3,35 +3,21 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Exaone4Config` and `Exaone4ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::olmo2::decoder;
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, sliding_windows, window};
-use crate::config::Fields;
-use crate::decoder::{Decoder, NormScope};
+use super::olmo2::NORMS_BEHIND;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["exaone4"], &[2], describe);
 
-pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 102_400,
-    hidden: 4096,
-    intermediate: 16_384,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(32),
-    head_dim: None,
-    context: 2048,
-};
+pub(super) const DEFAULTS: SizeDefaults =
+    SizeDefaults { vocabulary: 102_400, intermediate: 16_384, kv_heads: Some(32), ..SizeDefaults::LLAMA };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let views = views(config, sizes.layers)?;
     let rope = sizes.rope(config).read()?;
-    decoder(roles, &sizes, AttentionBiases::all(false), NormScope::Head, |index| {
+    let variant = Variant { head_norms: HEAD_NORMS, ..NORMS_BEHIND };
+    variant.decoder(roles, &sizes, |index| {
         let (window, rotated) = views[index];
         core(sizes.scale(), window, Some(&rope).filter(|_| rotated))
     })

@@ -3,17 +3,10 @@
 //! Config fields, defaults and arithmetic follow transformers' `ExaoneMoeConfig` and `ExaoneMoeForCausalLM`.
 //! The multi-token prediction layers, `mtp`, are ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
 use super::exaone4::{DEFAULTS, views};
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, Sizes, activation};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["exaone_moe"], &[53], describe);
 
@@ -38,7 +31,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let (window, rotated) = views[index];
         core(sizes.scale(), window, Some(&rope).filter(|_| rotated))
     };
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         mixture.or_mlp(roles, &format!("{layer}.mlp"), sparse[index])
     })
 }

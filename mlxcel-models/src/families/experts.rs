@@ -4,12 +4,13 @@ use std::ops::RangeInclusive;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
+use super::blocks::PROJECTIONS;
 use super::roles::{OPERATION, Roles, refuse_order};
 use super::settings::{LARGEST_WIDTH, Sizes, flag};
 use crate::config::Fields;
 use crate::decoder::{
-    Activation, ExpertGroups, Experts, Gating, Linear, Operation, Router, Scoring, Selection, SharedExpert,
-    WeightId, WeightRef,
+    Activation, ExpertGroups, Experts, Gating, Linear, Mlp, Operation, Router, Scoring, Selection,
+    SharedExpert, WeightId, WeightRef,
 };
 
 /// Far above any published model.
@@ -18,6 +19,12 @@ pub(super) const MOST_EXPERTS: usize = 1 << 14;
 impl From<Experts> for Operation {
     fn from(experts: Experts) -> Self {
         Self::Experts(experts)
+    }
+}
+
+impl From<Mlp> for SharedExpert {
+    fn from(mlp: Mlp) -> Self {
+        Self { norm_before: None, mlp, norm_after: None, gate: None }
     }
 }
 
@@ -217,10 +224,9 @@ impl GroupedExperts {
         // Mixtral's names, which Kimi has kept.
         let is_numbered = roles.has_matrix(&format!("{module}.experts.0.w1"));
         let names = if is_numbered { ["w1", "w3", "w2"] } else { PROJECTIONS };
-        let linears = roles.experts(module, names, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [experts.hidden, shared_width], activation, false)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(module, names, experts, router, activation, shared)
     }
 
     /// The sizes of the experts.
@@ -242,12 +248,6 @@ impl GroupedExperts {
         Ok(Router { scoring, groups, scale, ..sigmoid_router(projection, bias, normalised) })
     }
 }
-
-/// What the three projections of one expert are called.
-pub(super) type ExpertNames = [&'static str; 3];
-
-/// The names that most families give them.
-pub(super) const PROJECTIONS: ExpertNames = ["gate_proj", "up_proj", "down_proj"];
 
 /// Reads the number of experts under the first of `keys` that is there, which are names for one setting.
 pub(super) fn expert_count(config: Fields<'_>, keys: &[&str], least: usize, default: usize) -> Result<usize> {
@@ -340,7 +340,7 @@ impl Roles<'_> {
     pub(super) fn experts(
         &self,
         module: &str,
-        names: ExpertNames,
+        names: [&str; 3],
         sizes: ExpertSizes,
     ) -> Result<ExpertLinears> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
@@ -369,6 +369,20 @@ impl Roles<'_> {
         Ok(ExpertLinears::new(self, [gate, up, down]))
     }
 
+    /// The mixture of the experts of `module`, whose projections have these names, beside a shared MLP.
+    pub(super) fn mixture(
+        &self,
+        module: &str,
+        names: [&str; 3],
+        sizes: ExpertSizes,
+        router: Router,
+        activation: Activation,
+        shared: Option<SharedExpert>,
+    ) -> Result<Operation> {
+        let linears = self.experts(module, names, sizes)?;
+        Ok(linears.routed(sizes, router, Gating::Activated(activation), shared).into())
+    }
+
     /// The experts of `module` that the router `gate` there chooses, weighted by a softmax over all of them
     /// or, if `normalised`, over the chosen ones.
     pub(super) fn softmax_experts(
@@ -378,12 +392,10 @@ impl Roles<'_> {
         sizes: ExpertSizes,
         normalised: bool,
         activation: Activation,
-        shared: impl FnOnce() -> Result<Option<SharedExpert>>,
+        shared: Option<SharedExpert>,
     ) -> Result<Operation> {
         let projection = self.linear(&format!("{module}.{gate}"), sizes.count, sizes.hidden, false)?;
-        let linears = self.experts(module, PROJECTIONS, sizes)?;
-        let router = softmax_router(projection, normalised);
-        Ok(linears.routed(sizes, router, Gating::Activated(activation), shared()?).into())
+        self.mixture(module, PROJECTIONS, sizes, softmax_router(projection, normalised), activation, shared)
     }
 
     /// The projections of experts that `module` has in three stacks.
@@ -462,7 +474,7 @@ pub(super) fn shared_experts(
         return Ok(None);
     }
     let mlp = roles.gated_mlp(module, [hidden, width], activation, biases)?;
-    Ok(Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None }))
+    Ok(Some(mlp.into()))
 }
 
 /// The shared expert of a mixture in `module`, behind a gate of its own.
@@ -471,11 +483,8 @@ pub(super) fn gated_shared_expert(
     module: &str,
     [hidden, width]: [usize; 2],
     activation: Activation,
-) -> Result<SharedExpert> {
-    Ok(SharedExpert {
-        norm_before: None,
-        norm_after: None,
-        mlp: roles.gated_mlp(&format!("{module}.shared_expert"), [hidden, width], activation, false)?,
-        gate: Some(roles.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?),
-    })
+) -> Result<Option<SharedExpert>> {
+    let mlp = roles.gated_mlp(&format!("{module}.shared_expert"), [hidden, width], activation, false)?;
+    let gate = Some(roles.linear(&format!("{module}.shared_expert_gate"), 1, hidden, false)?);
+    Ok(Some(SharedExpert { gate, ..mlp.into() }))
 }

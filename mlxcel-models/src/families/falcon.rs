@@ -3,95 +3,51 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `FalconConfig` and `FalconForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{core, parallel, plain_attention, pre_norm, sequential};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_HEAD_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_shared, flag,
-    positive,
-};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["falcon"], &[11], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 65_024,
-    hidden: 4544,
-    intermediate: 0,
-    layers: 32,
-    query_heads: 71,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
-};
-
-/// How the blocks of a layer are connected.
-#[derive(Clone, Copy)]
-enum Blocks {
-    /// One after the other.
-    Sequential,
-    /// Side by side behind one norm.
-    SharedNorm,
-    /// Side by side, each behind its own norm.
-    OwnNorms,
-}
+const DEFAULTS: SizeDefaults =
+    SizeDefaults { vocabulary: 65_024, hidden: 4544, query_heads: 71, ..SizeDefaults::LLAMA };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     expect_flag(config, "alibi", false)?;
     expect_flag(config, "apply_residual_connection_post_layernorm", false)?;
     let newer = flag(config, "new_decoder_architecture", false)?;
-    let sizes = sizes(config, newer)?;
-    let blocks = blocks(config, newer)?;
-    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
-    let biases = flag(config, "bias", false)?;
-    let activation = activation(config, "activation", Activation::Gelu)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
     let by_group = flag(config, "fused_by_group", true)?;
+    let sizes = sizes(config, newer)?;
+    let (norms, parallel) = blocks(config, newer, by_group)?;
+    let biases = flag(config, "bias", false)?;
     let rope = sizes.rope(config).read()?;
-
-    let base = roles.base("transformer.", "word_embeddings");
-    let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, true);
-    let attention = |name: &str| {
+    let variant = Variant {
+        base: "transformer.",
+        embedding: "word_embeddings",
+        layers: "h",
+        epsilon: 1e-5,
+        epsilon_key: "layer_norm_epsilon",
+        norm_kind: NormKind::Layer,
+        norms: Some(norms),
+        parallel,
+        last_norm: "ln_f",
+        mlp_form: MlpForm::Plain(["dense_h_to_4h", "dense_4h_to_h"]),
+        mlp_biases: biases,
+        activation_key: "activation",
+        activation: Activation::Gelu,
+        tied: true,
+        ..Variant::PLAIN
+    };
+    let attention = |_, layer: &str| {
         let (queries, keys) = (sizes.query_width(), sizes.kv_width());
-        let name = |part: &str| format!("{name}.{part}");
+        let name = |part: &str| format!("{layer}.self_attention.{part}");
         let fused = roles.fused(&name("query_key_value"), queries + 2 * keys, sizes.hidden, biases)?;
         // In GGUF files all queries, keys and values follow each other.
         let inputs = if by_group { fused.by_group(&sizes) } else { fused.in_order(&sizes) };
         let output = roles.linear(&name("dense"), sizes.hidden, queries, biases)?;
-        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))))
+        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))).into())
     };
-    let mlp = |name: &str| {
-        let shape = [sizes.hidden, sizes.intermediate];
-        roles.plain_mlp_of(name, ["dense_h_to_4h", "dense_4h_to_h"], shape, activation, biases)
-    };
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}h.{index}.{part}");
-        let first = if matches!(blocks, Blocks::OwnNorms) { "ln_attn" } else { "input_layernorm" };
-        let first = norm(&name(first))?;
-        let attention = pre_norm(first, attention(&name("self_attention"))?);
-        let second = match blocks {
-            Blocks::Sequential => norm(&name("post_attention_layernorm"))?,
-            Blocks::SharedNorm => first,
-            // In GGUF files it has the name of the shared one.
-            Blocks::OwnNorms => norm(&name(if by_group { "ln_mlp" } else { "input_layernorm" }))?,
-        };
-        let blocks_of_layer = [attention, pre_norm(second, mlp(&name("mlp"))?)];
-        Ok(match blocks {
-            Blocks::Sequential => sequential(blocks_of_layer),
-            Blocks::SharedNorm | Blocks::OwnNorms => parallel(blocks_of_layer),
-        })
-    };
-    let outline = Outline {
-        embedding: format!("{base}word_embeddings"),
-        norm: format!("{base}ln_f"),
-        ..Outline::new(&sizes, &base, tied)
-    };
-    roles.decoder(outline, norm, layer)
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |_, layer| mlp(layer))
 }
 
 /// The sizes. The newer architecture has any number of key/value heads, the older one or as many as query
@@ -115,17 +71,20 @@ fn sizes(config: Fields<'_>, newer: bool) -> Result<Sizes> {
     Ok(Sizes { kv_heads, intermediate: width.unwrap_or(4 * sizes.hidden), ..sizes })
 }
 
-/// How blocks are connected.
-fn blocks(config: Fields<'_>, newer: bool) -> Result<Blocks> {
+/// The norms before attention and before the MLP, and whether both are side by side: perhaps behind one norm.
+fn blocks(config: Fields<'_>, newer: bool, published: bool) -> Result<([&'static str; 2], bool)> {
     const PARALLEL: &str = "parallel_attn";
     let norms = config.size("num_ln_in_parallel_attn", 1..=2)?;
-    Ok(match (flag(config, PARALLEL, true)?, newer) {
-        (false, false) => Blocks::Sequential,
+    match (flag(config, PARALLEL, true)?, newer) {
+        (false, false) => Ok((["input_layernorm", "post_attention_layernorm"], false)),
         (false, true) => {
             let message = "false is not supported with new_decoder_architecture".to_owned();
-            return Err(config.unsupported(PARALLEL, message));
+            Err(config.unsupported(PARALLEL, message))
         }
-        (true, true) if norms != Some(1) => Blocks::OwnNorms,
-        (true, _) => Blocks::SharedNorm,
-    })
+        // In GGUF files that of the MLP has the name of the shared one.
+        (true, true) if norms != Some(1) => {
+            Ok((["ln_attn", if published { "ln_mlp" } else { "input_layernorm" }], true))
+        }
+        (true, _) => Ok((["input_layernorm"; 2], true)),
+    }
 }

@@ -5,17 +5,10 @@
 //! but for `time_step_limit`, which applies to single tokens too, as in Mamba 2. Each of its layers is two of
 //! the description.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bamba;
-use super::blocks::{AttentionBiases, core, parallel, pre_norm, sequential};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, number, positive};
+use super::prelude::*;
 use super::state_space::{StateSpaceSettings, StateSpaceVariant};
-use crate::config::Fields;
-use crate::decoder::{Activation, AttentionCore, Block, Decoder, Gating, StateSpaceScales};
+use crate::decoder::StateSpaceScales;
 
 pub(super) const FAMILY: Family = Family::new(&["falcon_h1"], &[2], describe);
 
@@ -27,7 +20,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let rope = sizes.rope(config).read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let biases = AttentionBiases::read(config)?;
     let mlp_biases = flag(config, "mlp_bias", false)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
@@ -66,7 +59,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let name = |part: &str| format!("{base}layers.{}.{part}", index / 2);
         if index % 2 == 1 {
             let shape = [hidden, sizes.intermediate];
-            let mlp = roles.mlp_with(&name("feed_forward"), shape, gating, mlp_biases)?;
+            let mlp = roles.gated_mlp_of(&name("feed_forward"), PROJECTIONS, shape, gating, mlp_biases)?;
             let norm = norm(&name("pre_ff_layernorm"))?;
             return Ok(sequential([scaled([1.0, down_scale], pre_norm(norm, mlp))]));
         }
@@ -81,7 +74,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = Outline {
         layers: 2 * sizes.layers,
-        norm: format!("{base}final_layernorm"),
+        norm: Some(format!("{base}final_layernorm")),
         embedding_scale: factor("embedding_multiplier")?,
         logit_scale: factor("lm_head_multiplier")?,
         ..Outline::new(&sizes, &base, flag(config, "tie_word_embeddings", false)?)

@@ -4,22 +4,17 @@
 //! Config fields, defaults and arithmetic follow transformers' `Gemma3TextConfig` and `Gemma3ForCausalLM`,
 //! which reads `attn_logit_softcapping` and does not use it.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
 use super::gemma2;
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, positive, sliding_windows, window};
-use crate::decoder::{AttentionCore, AttentionMask, Decoder};
-use crate::rope::{LayerRopes, RopeSettings};
+use super::prelude::*;
+use crate::rope::LayerRopes;
 
 pub(super) const FAMILY: Family = Family::new(&["gemma3_text"], &[1], describe);
 
+const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 262_208, context: 131_072, ..gemma2::DEFAULTS };
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults { vocabulary: 262_208, context: 131_072, ..gemma2::DEFAULTS };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let scale = positive(config, "query_pre_attn_scalar", 256.0)?.powf(-0.5);
     let pattern = config.size("sliding_window_pattern", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(6);
     let both_ways = flag(config, "use_bidirectional_attention", false)?;
@@ -30,7 +25,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = RopeSettings { theta: 1e6, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((Some("rope_local_base_freq"), 10_000.0))?;
     let mask = if both_ways { AttentionMask::Bidirectional } else { AttentionMask::Causal };
-    let decoder = gemma2::decoder(roles, &sizes, None, true, |index| {
+    let variant = Variant { head_norms: HEAD_NORMS, ..gemma2::variant(config, &sizes, None)? };
+    let decoder = variant.decoder(roles, &sizes, |index| {
         let rope = if windows[index].is_some() { &sliding } else { &full };
         AttentionCore { mask, ..core(scale, windows[index], Some(rope)) }
     })?;

@@ -4,22 +4,12 @@
 //! Config fields, defaults and arithmetic follow transformers' `Gemma3nTextConfig` and `Gemma3nForCausalLM`,
 //! which at inference does not use `altup_coef_clip`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, between_norms};
 use super::gemma::embedding_scale;
 use super::gemma4_text::{Kind, mixer};
 use super::layer_inputs::{LayerInputs, shared_sources};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows,
-    optional_positive, positive, window,
-};
-use crate::config::Fields;
-use crate::decoder::{Activation, AltUp, Arrangement, Decoder, Gating, Laurel, Layer, Streams};
-use crate::rope::{LayerRopes, RopeSettings};
+use super::prelude::*;
+use crate::decoder::{AltUp, Arrangement, Laurel, Layer, Streams};
+use crate::rope::LayerRopes;
 
 pub(super) const FAMILY: Family = Family::new(&["gemma3n_text"], &[1], describe);
 
@@ -117,7 +107,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let (sizes, widths) = widths(config)?;
     let hidden = sizes.hidden;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let biases = AttentionBiases::read(config)?;
     let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
     let logit_cap = optional_positive(config, "final_logit_softcapping", Some(30.0))?;
@@ -174,7 +164,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Some(deviations) => Gating::Sparse { activation, deviations },
             None => Gating::Activated(activation),
         };
-        let mlp = roles.mlp_with(&name("mlp"), [hidden, widths[index]], gating, false)?;
+        let mlp = roles.gated_mlp_of(&name("mlp"), PROJECTIONS, [hidden, widths[index]], gating, false)?;
         let mlp = between_norms(
             norm(&name("pre_feedforward_layernorm"))?,
             mlp,

@@ -4,25 +4,12 @@
 //! Config fields, defaults and arithmetic follow transformers' `Gemma4TextConfig`, `Gemma4UnifiedTextConfig`
 //! and `Gemma4ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, between_norms, by_head, core, plain_attention, plain_norm, post_norm};
-use super::experts::{ExpertSizes, MOST_EXPERTS, PROJECTIONS, softmax_router};
+use super::experts::{ExpertSizes, MOST_EXPERTS, softmax_router};
 use super::gemma::embedding_scale;
+use super::gemma2;
 use super::layer_inputs::{LayerInputs, shared_sources};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes,
-    activation, expect_shared, flag, layer_types, optional_positive, positive,
-};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Arrangement, Attention, Decoder, Experts, Gating, Layer, Mixer, Norm, Operation, Router,
-    SharedAttention, SharedExpert,
-};
-use crate::rope::Rope;
+use super::prelude::*;
+use crate::decoder::{Arrangement, Experts, Layer, SharedAttention};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion { experts: "experts.switch_glu", ..Conversion::sensitive(&["router.proj"]) },
@@ -94,23 +81,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let (model_type, _) = roles.title();
     let unified = model_type == "gemma4_unified_text";
-    let defaults = SizeDefaults {
-        vocabulary: 262_144,
-        hidden: 2304,
-        intermediate: 9216,
-        layers: 30,
-        query_heads: 8,
-        kv_heads: Some(4),
-        head_dim: Some(256),
-        context: if unified { 262_144 } else { 131_072 },
-    };
+    let context = if unified { 262_144 } else { 131_072 };
+    let defaults = SizeDefaults { vocabulary: 262_144, layers: 30, context, ..gemma2::DEFAULTS };
     if config.text("use_bidirectional_attention")?.is_some_and(|which| which != "vision") {
         let message = "attention in both directions is not supported for this model_type".to_owned();
         return Err(config.unsupported("use_bidirectional_attention", message));
     }
     let sizes = Sizes::read(config, &defaults)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let biases = AttentionBiases::read(config)?;
     let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
     let logit_cap = optional_positive(config, "final_logit_softcapping", None)?;

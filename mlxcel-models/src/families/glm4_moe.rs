@@ -3,28 +3,19 @@
 //! Config fields, defaults and arithmetic follow transformers' `Glm4MoeConfig` and `Glm4MoeForCausalLM`. The
 //! first multi-token prediction layer, which follows the others in the files, is the draft head.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag};
-use crate::decoder::{Activation, Decoder};
-use crate::rope::{Partial, RopeSettings};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["glm4_moe"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_552,
-    hidden: 4096,
     intermediate: 10_944,
     layers: 46,
     query_heads: 96,
     kv_heads: Some(8),
-    head_dim: None,
     context: 131_072,
+    ..SizeDefaults::LLAMA
 };
 
 const EXPERTS: GroupedDefaults =
@@ -47,7 +38,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..Variant::PLAIN
     };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         mixture.or_mlp(roles, &format!("{layer}.mlp"), index >= dense_layers.min(sizes.layers))
     })
 }

@@ -5,16 +5,11 @@
 //! `Glm4MoeLiteForCausalLM`. The first multi-token prediction layer, which follows the others in the files, is
 //! the draft head.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::deepseek_v3::decoder;
 use super::experts::GroupedDefaults;
 use super::latent::{LatentDefaults, Pairs, Rotated};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::decoder::Decoder;
 
 pub(super) const FAMILY: Family = Family::new(&["glm4_moe_lite"], &[1], describe);
 

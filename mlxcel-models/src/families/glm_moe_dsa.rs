@@ -4,29 +4,23 @@
 //! Config fields, defaults and arithmetic follow transformers' `GlmMoeDsaConfig` and `GlmMoeDsaForCausalLM`.
 //! The multi-token prediction layers, which follow the others in the files, are ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
+use super::deepseek_v3;
 use super::deepseek_v32::{self, sparse_decoder};
 use super::experts::GroupedDefaults;
 use super::indexer::IndexerDefaults;
 use super::latent::LatentDefaults;
-use super::roles::Roles;
-use super::settings::SizeDefaults;
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["glm_moe_dsa"], &[1], describe);
 
-// As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 154_880,
     hidden: 6144,
     intermediate: 12_288,
     layers: 78,
     query_heads: 64,
-    kv_heads: None,
-    head_dim: Some(64),
     context: 202_752,
+    ..deepseek_v3::DEFAULTS
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     plain_dim: 192,

@@ -3,18 +3,8 @@
 //! Config fields, defaults and arithmetic follow transformers' `GPT2Config` and `GPT2LMHeadModel`. In single
 //! precision `reorder_and_upcast_attn` changes nothing.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{core, plain_attention, pre_norm, sequential};
-use super::outline::Outline;
-use super::roles::{Fused, Roles};
-use super::settings::{
-    LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH,
-    SizeDefaults, Sizes, activation, expect_flag, flag, head_dim, positive,
-};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Linear, Mlp};
+use super::prelude::*;
+use super::roles::Fused;
 
 pub(super) const FAMILY: Family = Family::new(&["gpt2"], &[50_256], describe);
 
@@ -24,9 +14,8 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     intermediate: 3072,
     layers: 12,
     query_heads: 12,
-    kv_heads: None,
-    head_dim: None,
     context: 1024,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -59,44 +48,39 @@ pub(super) fn decoder<'r>(
     module: impl Fn(&str, usize, usize) -> Result<Fused<'r>>,
     split: impl Fn(&Fused<'r>, &Sizes) -> [Linear; 3],
 ) -> Result<Decoder> {
-    let config = roles.config;
     let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
-    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
-    let activation = activation(config, "activation_function", Activation::GeluTanh)?;
-    let tied = flag(config, "tie_word_embeddings", true)?;
-
-    let base = roles.base("transformer.", "wte");
-    let norm = |name: &str| roles.layer_norm(name, hidden, epsilon, true);
-    let linear = |name: &str, outputs: usize, inputs: usize| {
-        let Fused { weight, bias, .. } = module(name, outputs, inputs)?;
+    let activation = activation(roles.config, "activation_function", Activation::GeluTanh)?;
+    let variant = Variant {
+        base: "transformer.",
+        embedding: "wte",
+        positions: Some(("wpe", 0)),
+        layers: "h",
+        epsilon: 1e-5,
+        epsilon_key: "layer_norm_epsilon",
+        norm_kind: NormKind::Layer,
+        norms: Some(["ln_1", "ln_2"]),
+        last_norm: "ln_f",
+        tied: true,
+        ..Variant::PLAIN
+    };
+    let linear = |name: String, outputs: usize, inputs: usize| {
+        let Fused { weight, bias, .. } = module(&name, outputs, inputs)?;
         Ok(roles.projection(weight, bias))
     };
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}h.{index}.{part}");
-        let before = norm(&name("ln_1"))?;
+    let attention = |index: usize, layer: &str| {
         let rows = sizes.query_width() + 2 * sizes.kv_width();
-        let inputs = split(&module(&name("attn.c_attn"), rows, hidden)?, sizes);
-        let output = linear(&name("attn.c_proj"), hidden, hidden)?;
-        let attention = plain_attention(sizes, inputs, output, core(scale(index), None, None));
-        Ok(sequential([
-            pre_norm(before, attention),
-            pre_norm(
-                norm(&name("ln_2"))?,
-                Mlp::Plain {
-                    activation,
-                    up: linear(&name("mlp.c_fc"), intermediate, hidden)?,
-                    down: linear(&name("mlp.c_proj"), hidden, intermediate)?,
-                },
-            ),
-        ]))
+        let inputs = split(&module(&format!("{layer}.attn.c_attn"), rows, hidden)?, sizes);
+        let output = linear(format!("{layer}.attn.c_proj"), hidden, hidden)?;
+        Ok(plain_attention(sizes, inputs, output, core(scale(index), None, None)).into())
     };
-    let outline = Outline {
-        embedding: format!("{base}wte"),
-        positions: Some((format!("{base}wpe"), 0)),
-        norm: format!("{base}ln_f"),
-        ..Outline::new(sizes, &base, tied)
-    };
-    roles.decoder(outline, norm, layer)
+    variant.decoder_of(roles, sizes, attention, |_, layer| {
+        let mlp = Mlp::Plain {
+            activation,
+            up: linear(format!("{layer}.mlp.c_fc"), intermediate, hidden)?,
+            down: linear(format!("{layer}.mlp.c_proj"), hidden, intermediate)?,
+        };
+        Ok(mlp.into())
+    })
 }
 
 /// The sizes, each by its old name or the one that all families have.

@@ -3,13 +3,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `GPTBigCodeConfig` and
 //! `GPTBigCodeForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::gpt2::{DEFAULTS, decoder, sizes};
-use super::roles::{Fused, Roles};
-use super::settings::{Sizes, expect_flag, flag};
-use crate::decoder::Decoder;
+use super::prelude::*;
+use super::roles::Fused;
 
 pub(super) const FAMILY: Family = Family::new(&["gpt_bigcode"], &[50_256], describe);
 

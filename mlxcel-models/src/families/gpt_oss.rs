@@ -3,17 +3,10 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GptOssConfig` and `GptOssForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, softmax_router};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, flag, positive, sliding_windows, window};
-use super::{Conversion, Family};
-use crate::config::{Config, Fields};
-use crate::decoder::{AttentionCore, Decoder, Gating, Selection, WeightRef};
-use crate::rope::{Rope, RopeSettings, is_described};
+use super::experts::{ExpertLinears, ExpertSizes, softmax_router};
+use super::prelude::*;
+use crate::config::Config;
+use crate::rope::is_described;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion { experts: "experts", ..Conversion::sensitive(&["router"]) },
@@ -42,21 +35,20 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope = rope(config, &sizes)?;
     let window = window(config, "sliding_window", Some(128))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| index.is_multiple_of(2))?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", true)?);
     let gating = Gating::ClampedSwiglu {
         alpha: config.number("swiglu_alpha")?.unwrap_or(1.702) as f32,
         limit: positive(config, "swiglu_limit", 7.0)?,
         offset: 1.0,
     };
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [128, 4])?;
-    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention_biases = AttentionBiases::all(flag(config, "attention_bias", true)?);
+    let variant = Variant { epsilon: 1e-5, attention_biases, ..Variant::PLAIN };
     let attention = |index: usize, layer: &str| {
-        let module = format!("{layer}.self_attn");
-        let sinks = Some(roles.tensor(&format!("{module}.sinks"), &[sizes.query_heads])?);
+        let sinks = Some(roles.tensor(&format!("{layer}.self_attn.sinks"), &[sizes.query_heads])?);
         let core = AttentionCore { sinks, ..core(sizes.scale(), windows[index], Some(&rope)) };
-        Ok(roles.attention(&module, &sizes, biases, core)?.into())
+        Ok(variant.attention(roles, &sizes, layer, core)?.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
+    variant.decoder_of(roles, &sizes, attention, |_, layer| {
         let projection = roles.linear(&format!("{layer}.mlp.router"), experts.count, sizes.hidden, true)?;
         let linears = expert_linears(roles, &format!("{layer}.mlp.experts"), experts)?;
         Ok(linears.routed(experts, softmax_router(projection, true), gating, None).into())

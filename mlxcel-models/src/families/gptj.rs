@@ -3,17 +3,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `GPTJConfig` and `GPTJForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{core, parallel, plain_attention, pre_norm};
 use super::gpt2::sizes;
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, flag, positive};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Linear};
-use crate::rope::{Rope, RopeSettings};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion { renamed: &[("transformer.", "model.")], ..Conversion::USUAL },
@@ -22,13 +13,10 @@ pub(super) const FAMILY: Family = Family {
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 50_400,
-    hidden: 4096,
     intermediate: 16_384,
     layers: 28,
     query_heads: 16,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -43,34 +31,33 @@ pub(super) fn decoder(
 ) -> Result<Decoder> {
     let config = roles.config;
     let sizes = sizes(config, &DEFAULTS)?;
-    let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
-    let epsilon = positive(config, "layer_norm_epsilon", 1e-5)?;
-    let activation = activation(config, "activation_function", Activation::GeluTanh)?;
-    let tied = flag(config, "tie_word_embeddings", false)?;
     let rope = rope(config, &sizes)?;
-
-    // mlx-lm has renamed the module.
-    let base = if roles.has_matrix("model.wte") { "model." } else { "transformer." };
-    let base = roles.base(base, "wte");
-    let norm = |name: &str| roles.layer_norm(name, hidden, epsilon, true);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}h.{index}.{part}");
-        let norm = norm(&name("ln_1"))?;
-        let inputs = inputs(&name("attn"), &sizes)?;
-        let output = roles.linear(&name("attn.out_proj"), hidden, hidden, false)?;
-        let core = core(sizes.scale(), None, Some(&rope));
-        let shape = [hidden, intermediate];
-        let mlp = roles.plain_mlp_of(&name("mlp"), ["fc_in", "fc_out"], shape, activation, true)?;
-        let attention = plain_attention(&sizes, inputs, output, core);
-        Ok(parallel([pre_norm(norm, attention), pre_norm(norm, mlp)]))
-    };
-    let outline = Outline {
-        embedding: format!("{base}wte"),
-        norm: format!("{base}ln_f"),
+    let variant = Variant {
+        // mlx-lm has renamed the module.
+        base: if roles.has_matrix("model.wte") { "model." } else { "transformer." },
+        embedding: "wte",
+        layers: "h",
+        epsilon: 1e-5,
+        epsilon_key: "layer_norm_epsilon",
+        norm_kind: NormKind::Layer,
+        norms: Some(["ln_1"; 2]),
+        parallel: true,
+        last_norm: "ln_f",
+        mlp_form: MlpForm::Plain(["fc_in", "fc_out"]),
+        mlp_biases: true,
+        activation_key: "activation_function",
+        activation: Activation::GeluTanh,
         head_bias: true,
-        ..Outline::new(&sizes, &base, tied)
+        ..Variant::PLAIN
     };
-    roles.decoder(outline, norm, layer)
+    let attention = |_, layer: &str| {
+        let module = format!("{layer}.attn");
+        let inputs = inputs(&module, &sizes)?;
+        let output = roles.linear(&format!("{module}.out_proj"), sizes.hidden, sizes.hidden, false)?;
+        Ok(plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope))).into())
+    };
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |_, layer| mlp(layer))
 }
 
 /// The rotary embedding, of which the settings give the number of elements alone.

@@ -5,18 +5,10 @@
 //! `GraniteSWAForCausalLM`. Its factor `sigmoid(logsumexp(scores) − sink)` of results is a sink's share of
 //! the softmax.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::blocks::{AttentionBiases, core};
 use super::granite::{ATTENTION_SCALE, SENSITIVE, scaled};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, number, sliding_windows, window};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, AttentionCore, Decoder};
-use crate::rope::Rope;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(SENSITIVE),
@@ -40,21 +32,20 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let ropes = ropes(config, &sizes)?;
     let window = window(config, "sliding_window", Some(128))?;
     let windows = sliding_windows(config, sizes.layers, window, |index| !index.is_multiple_of(4))?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let mlp_biases = flag(config, "mlp_bias", false)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let scale = number(config, ATTENTION_SCALE, 1.0)?;
-    let variant = Variant { epsilon: 1e-5, tied: true, ..scaled(config)? };
-    let attention = |index: usize, layer: &str| {
-        let module = format!("{layer}.self_attn");
-        let sinks = Some(roles.tensor(&format!("{module}.sinks"), &[sizes.query_heads])?);
-        let core = AttentionCore { sinks, ..core(scale, windows[index], ropes[index].as_ref()) };
-        Ok(roles.attention(&module, &sizes, biases, core)?.into())
+    let variant = Variant {
+        epsilon: 1e-5,
+        mlp_biases: flag(config, "mlp_bias", false)?,
+        tied: true,
+        ..scaled(config)?
     };
-    let shape = [sizes.hidden, sizes.intermediate];
-    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
-        Ok(roles.gated_mlp(&format!("{layer}.mlp"), shape, activation, mlp_biases)?.into())
-    })
+    let attention = |index: usize, layer: &str| {
+        let sinks = Some(roles.tensor(&format!("{layer}.self_attn.sinks"), &[sizes.query_heads])?);
+        let core = AttentionCore { sinks, ..core(scale, windows[index], ropes[index].as_ref()) };
+        Ok(variant.attention(roles, &sizes, layer, core)?.into())
+    };
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |_, layer| mlp(layer))
 }
 
 /// The rotary embedding of each layer, whose base `layer_rope_theta` gives before any other setting; zero

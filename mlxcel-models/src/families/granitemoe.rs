@@ -3,16 +3,10 @@
 //! Config fields, defaults and arithmetic follow transformers' `GraniteMoeConfig` and
 //! `GraniteMoeForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, softmax_router};
+use super::experts::{ExpertLinears, ExpertSizes, halves, softmax_router};
 use super::granite::{ATTENTION_SCALE, scaled};
-use super::llama::{DEFAULTS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{Sizes, activation, flag, number};
-use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Experts, Gating, SharedExpert};
+use super::prelude::*;
+use crate::decoder::Experts;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&[
@@ -35,15 +29,13 @@ pub(super) fn decoder(
     shared: impl Fn(&str, usize) -> Result<Option<SharedExpert>>,
 ) -> Result<Decoder> {
     let config = roles.config;
-    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let sizes = Sizes::read(config, &SizeDefaults::LLAMA)?;
     let rope = sizes.rope(config).read()?;
     let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
     let scale = number(config, ATTENTION_SCALE, 1.0)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts"], 1, [8, 2])?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
-    let variant = Variant { attention_biases: biases, ..scaled(config)? };
     let core = |_| core(scale, None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+    scaled(config)?.decoder_with(roles, &sizes, core, |_, layer| {
         let shared = shared(layer, sizes.hidden)?;
         Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, shared)?.into())
     })

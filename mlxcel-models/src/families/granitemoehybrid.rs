@@ -5,20 +5,11 @@
 //! `GraniteMoeHybridForCausalLM`, but for `time_step_limit`, which applies to single tokens too, as in Mamba
 //! 2.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core};
 use super::experts::ExpertSizes;
 use super::granite::{ATTENTION_SCALE, scaled};
 use super::granitemoe::routed;
-use super::llama::{DEFAULTS, decoder_of};
-use super::roles::Roles;
-use super::settings::{FULL, LARGEST_WIDTH, LINEAR, Sizes, activation, flag, layer_kinds, number, positive};
+use super::prelude::*;
 use super::state_space::StateSpaceSettings;
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, Mlp, SharedExpert};
-use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["block_sparse_moe.router.layer", "block_sparse_moe.router"]),
@@ -30,9 +21,9 @@ const PUBLISHED: [&str; 2] = ["mamba", "attention"];
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let sizes = Sizes::read(config, &SizeDefaults::LLAMA)?;
     let hidden = sizes.hidden;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let variant = scaled(config)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let rope = rope(config, &sizes)?;
@@ -48,16 +39,15 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             return Ok(state_space.describe(roles, &format!("{layer}.mamba"))?.into());
         }
         let core = core(attention_scale, None, rope.as_ref());
-        Ok(roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?.into())
+        Ok(variant.attention(roles, &sizes, layer, core)?.into())
     };
-    decoder_of(roles, &sizes, &scaled(config)?, mixer, |_, layer| {
+    variant.decoder_of(roles, &sizes, mixer, |_, layer| {
         let mlp = shared_mlp(roles, layer, [hidden, shared_width], activation)?;
         if experts.count == 0 {
             return Ok(mlp.into());
         }
-        let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
-        let gating = Gating::Activated(activation);
-        Ok(routed(roles, &format!("{layer}.block_sparse_moe"), experts, gating, shared)?.into())
+        let (module, gating) = (format!("{layer}.block_sparse_moe"), Gating::Activated(activation));
+        Ok(routed(roles, &module, experts, gating, Some(mlp.into()))?.into())
     })
 }
 
@@ -84,16 +74,9 @@ pub(super) fn shared_mlp(
 ) -> Result<Mlp> {
     let module = format!("{layer}.mlp");
     let modules = [format!("{module}.gate_proj"), format!("{layer}.shared_mlp.input_linear")];
-    let found = roles.first_matrix(&modules);
-    if found == modules[0] {
+    if roles.first_matrix(&modules) == modules[0] {
         return roles.gated_mlp(&module, [hidden, width], activation, false);
     }
-    let fused = roles.fused(&found, 2 * width, hidden, false)?;
-    Ok(Mlp::Gated {
-        gating: Gating::Activated(activation),
-        gate: fused.rows(0, width),
-        up: fused.rows(width, width),
-        norm: None,
-        down: roles.linear(&format!("{layer}.shared_mlp.output_linear"), hidden, width, false)?,
-    })
+    let names = ["input_linear", "output_linear"];
+    roles.fused_gated_mlp(&format!("{layer}.shared_mlp"), names, [hidden, width], activation, false)
 }

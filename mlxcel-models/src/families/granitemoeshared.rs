@@ -3,14 +3,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `GraniteMoeSharedConfig` and
 //! `GraniteMoeSharedForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::granitemoe::{self, decoder};
 use super::granitemoehybrid::shared_mlp;
-use super::roles::Roles;
-use super::settings::{LARGEST_WIDTH, activation};
-use crate::decoder::{Activation, Decoder, SharedExpert};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     conversion: granitemoe::FAMILY.conversion,
@@ -25,7 +20,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         if width == 0 {
             return Ok(None);
         }
-        let mlp = shared_mlp(roles, layer, [hidden, width], activation)?;
-        Ok(Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None }))
+        Ok(Some(shared_mlp(roles, layer, [hidden, width], activation)?.into()))
     })
 }

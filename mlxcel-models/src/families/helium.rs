@@ -2,15 +2,7 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `HeliumConfig` and `HeliumForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, flag};
-use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["helium"], &[2], describe);
 
@@ -35,5 +27,5 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         mlp_biases: flag(config, "mlp_bias", false)?,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+    variant.decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }

@@ -4,25 +4,16 @@
 //! Config fields, defaults and arithmetic follow transformers' `HunYuanDenseV1Config` and
 //! `HunYuanDenseV1ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama;
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, expect_flag, flag};
-use crate::config::Fields;
-use crate::decoder::{AttentionCore, Decoder, NormScope};
-use crate::rope::{Kinds, RopeSettings};
+use super::prelude::*;
+use crate::rope::Kinds;
 
 pub(super) const FAMILY: Family = Family::new(&["hunyuan_v1_dense"], &[2], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 290_943, ..llama::DEFAULTS };
+const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 290_943, ..SizeDefaults::LLAMA };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let (sizes, variant, core) = structure(roles.config)?;
-    decoder(roles, &sizes, &variant, |_| core.clone())
+    variant.decoder(roles, &sizes, |_| core.clone())
 }
 
 /// The sizes, the differences to Llama and the attention of dense Hunyuans and those with experts.
@@ -37,7 +28,7 @@ pub(super) fn structure(config: Fields<'_>) -> Result<(Sizes, Variant, Attention
     let rope = RopeSettings { kinds, ..sizes.rope(config) }.read()?;
     let variant = Variant {
         epsilon: 1e-5,
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         head_norms: Some((NormScope::RotatedHead, ["query_layernorm", "key_layernorm"])),
         ..Variant::PLAIN
     };

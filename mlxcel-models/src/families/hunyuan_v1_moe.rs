@@ -3,15 +3,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `HunYuanMoEV1Config` and
 //! `HunYuanMoEV1ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::experts::{ExpertSizes, counts_by_layer, present, shared_experts};
 use super::hunyuan_v1_dense::structure;
-use super::llama::decoder_with;
-use super::roles::Roles;
-use super::settings::{activation, expect_flag, expect_number};
-use crate::decoder::{Activation, Decoder};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["hunyuan_v1_moe"], &[2], describe);
 
@@ -31,24 +25,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         );
     }
     let shape = [sizes.hidden, sizes.intermediate];
-    decoder_with(
-        roles,
-        &sizes,
-        &variant,
-        |_| core.clone(),
-        |index, layer| {
-            let module = format!("{layer}.mlp");
-            let experts = ExpertSizes {
-                count: counts[index],
-                chosen: chosen[index],
-                hidden: sizes.hidden,
-                width: sizes.intermediate,
-            };
-            roles.softmax_experts(&module, "gate.wg", experts, true, activation, || {
-                shared_experts(roles, &format!("{module}.shared_mlp"), shape, activation, false)
-            })
-        },
-    )
+    let core = |_| core.clone();
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
+        let module = format!("{layer}.mlp");
+        let [hidden, width] = shape;
+        let experts = ExpertSizes { count: counts[index], chosen: chosen[index], hidden, width };
+        let shared = shared_experts(roles, &format!("{module}.shared_mlp"), shape, activation, false)?;
+        roles.softmax_experts(&module, "gate.wg", experts, true, activation, shared)
+    })
 }
 
 /// The names of the number of experts per token.

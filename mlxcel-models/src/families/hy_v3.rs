@@ -4,17 +4,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `HYV3Config` and `HYV3ForCausalLM`. The
 //! multi-token prediction layer, which follows the others in the files, is ignored.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, expect_flag, flag, number};
+use super::experts::{ExpertSizes, shared_experts, sigmoid_router};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::decoder::{Activation, Decoder, Gating, Router};
-use crate::rope::RopeSettings;
 
 pub(super) const FAMILY: Family = Family::new(&["hy_v3"], &[], describe);
 
@@ -37,7 +29,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     }
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let dense = [hidden, sizes.intermediate];
     let rope = RopeSettings { theta: 11_158_840.0, ..sizes.rope(config) }.read()?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_experts", "num_local_experts"], 1, [192, 8])?;
@@ -49,16 +40,18 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let mlp_biases = flag(config, "mlp_bias", false)?;
     let variant = Variant {
         epsilon: 1e-5,
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         head_norms: HEAD_NORMS,
+        mlp_biases,
         ..Variant::PLAIN
     };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         if !sparse[index] {
-            return Ok(roles.gated_mlp(&module, dense, activation, mlp_biases)?.into());
+            return mlp(layer);
         }
+        let module = format!("{layer}.mlp");
         // The second of each are the published names.
         let name = |parts: [&str; 2]| parts.map(|part| format!("{module}.{part}"));
         let gate = roles.first_matrix(&name(["gate", "router.gate"]));
@@ -67,10 +60,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let bias = roles.first_tensor(&name(["e_score_correction_bias", "expert_bias"]));
         let bias = roles.tensor_if_there(&bias, &[experts.count])?;
         let router = Router { scale, ..sigmoid_router(projection, bias, true) };
-        let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared = roles.first_matrix(&name(["shared_experts.up_proj", "shared_mlp.up_proj"]));
         let shared = shared.trim_end_matches(".up_proj");
         let shared = shared_experts(roles, shared, [hidden, shared_width], activation, mlp_biases)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(&module, PROJECTIONS, experts, router, activation, shared)
     })
 }

@@ -2,27 +2,18 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `InternLM3Config` and its `LlamaForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, flag};
-use crate::config::Fields;
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["internlm3"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_512,
-    hidden: 4096,
     intermediate: 10_240,
     layers: 48,
-    query_heads: 32,
     kv_heads: Some(2),
     head_dim: Some(128),
     context: 32_768,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -45,7 +36,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         mlp_biases,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+    variant.decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }
 
 /// The flag under the first of two names that is there; false where neither is.

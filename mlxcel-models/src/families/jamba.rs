@@ -3,33 +3,15 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `JambaConfig` and `JambaForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::convolution::taps;
 use super::experts::ExpertSizes;
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
+use super::mistral;
+use super::prelude::*;
 use super::selective_scan::{ScanNorms, ScanSettings, rank};
-use super::settings::{
-    LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive,
-};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["jamba"], &[2], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 65_536,
-    hidden: 4096,
-    intermediate: 14_336,
-    layers: 32,
-    query_heads: 32,
-    kv_heads: Some(8),
-    head_dim: None,
-    context: 262_144,
-};
+const DEFAULTS: SizeDefaults = SizeDefaults { vocabulary: 65_536, context: 262_144, ..mistral::DEFAULTS };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
@@ -52,25 +34,25 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         norms: ScanNorms::Weighted(epsilon),
     };
     let variant = Variant {
-        norms: ["input_layernorm", "pre_ff_layernorm"],
+        norms: Some(["input_layernorm", "pre_ff_layernorm"]),
         last_norm: "final_layernorm",
+        mlp: "feed_forward",
         ..Variant::PLAIN
     };
     let mixer = |index: usize, layer: &str| {
         if !attends(index) {
             return Ok(scan.describe(roles, &format!("{layer}.mamba"))?.into());
         }
-        let core = core(sizes.scale(), None, None);
-        let biases = AttentionBiases::all(false);
-        Ok(roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?.into())
+        Ok(variant.attention(roles, &sizes, layer, core(sizes.scale(), None, None))?.into())
     };
-    decoder_of(roles, &sizes, &variant, mixer, |index, layer| {
-        let module = format!("{layer}.feed_forward");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, mixer, |index, layer| {
         // One expert is an MLP, which all tokens pass.
-        if is_sparse(index) && experts.count > 1 {
-            return roles.softmax_experts(&module, "router", experts, false, activation, || Ok(None));
+        if !is_sparse(index) || experts.count == 1 {
+            return mlp(layer);
         }
-        Ok(roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, false)?.into())
+        let module = format!("{layer}.feed_forward");
+        roles.softmax_experts(&module, "router", experts, false, activation, None)
     })
 }
 

@@ -5,28 +5,19 @@
 //! `KimiLinearForCausalLM`; tensors have the names of published files, which transformers renames as it reads
 //! them.
 
-use mlxcel_core::Result;
-
+use super::deepseek_v3;
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::kimi_delta::KimiDelta;
 use super::latent::{LatentDefaults, LatentSettings, Pairs, Rotated};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LINEAR, SizeDefaults, Sizes, activation, expect_flag,
-    layer_types, positive,
-};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decay, Decoder, ExpertGroups, Mixer};
+use crate::decoder::Decay;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["mlp.gate", "block_sparse_moe.gate"]),
     ..Family::new(&["kimi_linear"], &[163_586], describe)
 };
 
-// As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 163_840,
     hidden: 2304,
@@ -34,8 +25,8 @@ const DEFAULTS: SizeDefaults = SizeDefaults {
     layers: 27,
     query_heads: 32,
     kv_heads: Some(32),
-    head_dim: Some(64),
     context: 1_048_576,
+    ..deepseek_v3::DEFAULTS
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     query_rank: None,
@@ -117,7 +108,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         LINEAR => Ok(Mixer::DeltaRule(delta.describe(roles, &format!("{layer}.self_attn"))?).into()),
         _ => attention.mixer(roles, index, layer),
     };
-    decoder_of(roles, &sizes, &variant, mixer, |index, layer| {
+    variant.decoder_of(roles, &sizes, mixer, |index, layer| {
         // Published files have experts under the first name, and transformers writes MLPs there too.
         let probe = if sparse[index] { "gate" } else { "gate_proj" };
         let old = roles.has_matrix(&format!("{layer}.block_sparse_moe.{probe}"));

@@ -3,16 +3,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Kolibri1Config` and `Kolibri1ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
+use super::experts::{ExpertSizes, shared_experts, sigmoid_router};
 use super::glm4::NORMS_AFTER;
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, sliding_windows, window};
-use crate::decoder::{Activation, Decoder, Gating, Router};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["kolibri1"], &[], describe);
 
@@ -50,7 +43,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let is_rotated = window.is_none() || windows[index].is_some();
         core(sizes.scale(), windows[index], Some(&rope).filter(|_| is_rotated))
     };
-    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+    variant.decoder_with(roles, &sizes, core, |_, layer| {
         let module = format!("{layer}.mlp");
         // The second is the published name.
         let biases = ["mlp.gate.e_score_correction_bias", "moe.router.expert_bias"];
@@ -59,9 +52,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
         let router = sigmoid_router(projection, bias, normalised);
         let router = Router { ranks_logits: true, normaliser: 0.0, ..router };
-        let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared = format!("{module}.shared_experts");
         let shared = shared_experts(roles, &shared, [hidden, shared_width], activation, false)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(&module, PROJECTIONS, experts, router, activation, shared)
     })
 }

@@ -4,22 +4,11 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `LagunaConfig` and `LagunaForCausalLM`.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::blocks::{AttentionBiases, by_head, core};
-use super::experts::{ExpertSizes, PROJECTIONS, shared_experts, sigmoid_router};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
-    expect_number, expect_shared, expect_text, flag, layer_types, layer_windows, number, positive, window,
-};
+use super::experts::{ExpertSizes, shared_experts, sigmoid_router};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Attention, Decoder, Gating, Router};
-use crate::rope::{Partial, Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion {
@@ -48,7 +37,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
-    let dense = [hidden, sizes.intermediate];
     let types = layer_types(config, sizes.layers, &[FULL, SLIDING], |_| FULL)?;
     let windows = layer_windows(config, &types, window(config, "sliding_window", Some(512))?)?;
     let ropes =
@@ -61,34 +49,32 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     expect_text(config, "moe_router_score_func", "sigmoid")?;
     expect_flag(config, "moe_apply_router_weight_on_input", false)?;
     expect_number(config, "moe_router_logit_softcapping", 0.0)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_experts"], 1, [256, 8])?;
     let experts = experts.of_own_width(config, 512)?;
     let shared_width = config.size("shared_expert_intermediate_size", 1..=LARGEST_WIDTH)?.unwrap_or(512);
     let scale = number(config, "moe_routed_scaling_factor", 1.0)?;
     let sparse = sparse_layer_types(config, sizes.layers, 1)?;
+    let attention_biases = AttentionBiases::all(biases);
+    let variant = Variant { attention_biases, head_norms: HEAD_NORMS, ..Variant::PLAIN };
 
-    let head_norm = |name: String| Ok(by_head(roles.rms_norm(&name, sizes.head_dim, epsilon)?));
     let attention = |index: usize, layer: &str| {
-        let module = format!("{layer}.self_attn");
         let own = Sizes { query_heads: heads[index], ..sizes };
         let gates = if by_heads { own.query_heads } else { own.query_width() };
         let core = core(sizes.scale(), windows[index], Some(&ropes[index]));
         let attention = Attention {
-            gate: Some(roles.linear(&format!("{module}.g_proj"), gates, hidden, false)?),
+            gate: Some(roles.linear(&format!("{layer}.self_attn.g_proj"), gates, hidden, false)?),
             gate_activation: Activation::Softplus,
-            query_norm: head_norm(format!("{module}.q_norm"))?,
-            key_norm: head_norm(format!("{module}.k_norm"))?,
-            ..roles.attention(&module, &own, AttentionBiases::all(biases), core)?
+            ..variant.attention(roles, &own, layer, core)?
         };
         Ok(attention.into())
     };
-    decoder_of(roles, &sizes, &Variant::PLAIN, attention, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |index, layer| {
         if !sparse[index] {
-            return Ok(roles.gated_mlp(&module, dense, activation, false)?.into());
+            return mlp(layer);
         }
+        let module = format!("{layer}.mlp");
         // The names of transformers, and others that published files or mlx-lm have.
         let name = |parts: [&str; 2]| parts.map(|part| format!("{module}.{part}"));
         let gate = roles.first_matrix(&name(["gate", "gate.proj"]));
@@ -96,11 +82,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let bias = roles.tensor_if_there(&roles.first_tensor(&bias), &[experts.count])?;
         let projection = roles.linear(&gate, experts.count, hidden, false)?;
         let router = Router { scale, normaliser: 0.0, ..sigmoid_router(projection, bias, true) };
-        let linears = roles.experts(&module, PROJECTIONS, experts)?;
         let shared = roles.first_matrix(&name(["shared_experts.up_proj", "shared_expert.up_proj"]));
         let shared = shared.trim_end_matches(".up_proj");
         let shared = shared_experts(roles, shared, [hidden, shared_width], activation, false)?;
-        Ok(linears.routed(experts, router, Gating::Activated(activation), shared).into())
+        roles.mixture(&module, PROJECTIONS, experts, router, activation, shared)
     })
 }
 

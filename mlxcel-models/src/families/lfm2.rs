@@ -2,19 +2,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Lfm2Config` and `Lfm2ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{FULL, LARGEST_WIDTH, SizeDefaults, Sizes, flag, layer_types, positive};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, Gating, Mixer, Mlp, Operation, ShortConvolution,
-};
-use crate::rope::RopeSettings;
+use super::prelude::*;
+use crate::decoder::ShortConvolution;
 
 pub(super) const FAMILY: Family = Family::new(&["lfm2"], &[2], describe);
 
@@ -22,11 +12,9 @@ pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 65_536,
     hidden: 2560,
     intermediate: 12_288,
-    layers: 32,
-    query_heads: 32,
     kv_heads: Some(8),
-    head_dim: None,
     context: 128_000,
+    ..SizeDefaults::LLAMA
 };
 /// What a layer with a convolution is called in `layer_types`.
 pub(super) const CONVOLUTION: &str = "conv";
@@ -48,33 +36,34 @@ pub(super) fn decoder(
     let config = roles.config;
     let hidden = sizes.hidden;
     let rope = RopeSettings { theta: 1_000_000.0, ..sizes.rope(config) }.read()?;
-    let epsilon = positive(config, "norm_eps", 1e-5)?;
     let taps = taps(config, "conv_L_cache", 3)?;
     let bias = flag(config, "conv_bias", false)?;
-    // The second is the published name, which transformers prefers.
-    let tied = flag(config, "tie_embedding", flag(config, "tie_word_embeddings", true)?)?;
     let attending = config.sizes("full_attn_idxs")?;
     let types = layer_types(config, sizes.layers, &[FULL, CONVOLUTION], |index| {
         if attending.as_ref().is_none_or(|attending| attending.contains(&index)) { FULL } else { CONVOLUTION }
     })?;
-
-    let base = roles.base("model.", "embed_tokens");
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let input_norm = norm(&name("operator_norm"))?;
-        let mixer = if types.get(index) == Some(&FULL) {
-            let core = core(sizes.scale(), None, Some(&rope));
-            Mixer::Attention(attention(roles, &name("self_attn"), sizes, epsilon, core)?)
-        } else {
-            convolution(roles, &name("conv"), [hidden, taps], bias)?
-        };
-        let output_norm = norm(&name("ffn_norm"))?;
-        let second = second(index, &name("feed_forward"))?;
-        Ok(sequential([pre_norm(input_norm, Operation::Mixer(mixer)), pre_norm(output_norm, second)]))
+    let variant = Variant {
+        epsilon: 1e-5,
+        epsilon_key: "norm_eps",
+        norms: Some(["operator_norm", "ffn_norm"]),
+        last_norm: "embedding_norm",
+        head_norms: Some((NormScope::Head, ["q_layernorm", "k_layernorm"])),
+        // The published name, which transformers prefers.
+        tied_key: if config.mentions("tie_embedding") { "tie_embedding" } else { "tie_word_embeddings" },
+        tied: true,
+        ..Variant::PLAIN
     };
-    let outline = Outline { norm: format!("{base}embedding_norm"), ..Outline::new(sizes, &base, tied) };
-    roles.decoder(outline, norm, layer)
+    let mixer = |index: usize, layer: &str| {
+        if types.get(index) != Some(&FULL) {
+            return Ok(convolution(roles, &format!("{layer}.conv"), [hidden, taps], bias)?.into());
+        }
+        let module = format!("{layer}.self_attn");
+        let inputs = roles.attention_inputs(&module, hidden, sizes, false)?;
+        let output = roles.linear(&format!("{module}.out_proj"), hidden, sizes.query_width(), false)?;
+        let attention = plain_attention(sizes, inputs, output, core(sizes.scale(), None, Some(&rope)));
+        Ok(variant.normed(roles, sizes, &module, attention)?.into())
+    };
+    variant.decoder_of(roles, sizes, mixer, |index, layer| second(index, &format!("{layer}.feed_forward")))
 }
 
 /// The short convolution of `module`.
@@ -101,36 +90,8 @@ pub(super) fn feed_forward(
     if roles.has(&format!("{module}.gate_proj.weight")) {
         return Ok(roles.gated_mlp(module, [hidden, width], Activation::Silu, false)?.into());
     }
-    let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
-    let mlp = Mlp::Gated {
-        gating: Gating::Activated(Activation::Silu),
-        gate: linear("w1", width, hidden)?,
-        up: linear("w3", width, hidden)?,
-        norm: None,
-        down: linear("w2", hidden, width)?,
-    };
-    Ok(mlp.into())
-}
-
-fn attention(
-    roles: &Roles<'_>,
-    module: &str,
-    sizes: &Sizes,
-    epsilon: f32,
-    core: AttentionCore,
-) -> Result<Attention> {
-    let linear = |part, outputs, inputs| roles.linear(&format!("{module}.{part}"), outputs, inputs, false);
-    let head_norm =
-        |part| Ok(by_head(roles.rms_norm(&format!("{module}.{part}"), sizes.head_dim, epsilon)?));
-    let (hidden, queries, keys) = (sizes.hidden, sizes.query_width(), sizes.kv_width());
-    let inputs = [
-        linear("q_proj", queries, hidden)?,
-        linear("k_proj", keys, hidden)?,
-        linear("v_proj", keys, hidden)?,
-    ];
-    let output = linear("out_proj", hidden, queries)?;
-    let (query_norm, key_norm) = (head_norm("q_layernorm")?, head_norm("k_layernorm")?);
-    Ok(Attention { query_norm, key_norm, ..plain_attention(sizes, inputs, output, core) })
+    let gating = Gating::Activated(Activation::Silu);
+    Ok(roles.gated_mlp_of(module, ["w1", "w3", "w2"], [hidden, width], gating, false)?.into())
 }
 
 /// The width of MLPs: what is `given` is that of a plain MLP with as many parameters, unless

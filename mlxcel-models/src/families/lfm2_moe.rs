@@ -2,15 +2,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Lfm2MoeConfig` and `Lfm2MoeForCausalLM`.
 
-use mlxcel_core::Result;
-
 use super::experts::{ExpertSizes, sigmoid_router};
-use super::lfm2;
-use super::lfm2::{decoder, feed_forward};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, number};
-use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder, Gating, Router};
+use super::lfm2::{self, decoder, feed_forward};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["feed_forward.gate"]),
@@ -37,7 +31,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let bias = biased.then(|| roles.tensor(&bias, &[experts.count])).transpose()?;
         let projection = roles.linear(&format!("{module}.gate"), experts.count, hidden, false)?;
         let router = Router { normaliser: 1e-6, scale, ..sigmoid_router(projection, bias, normalised) };
-        let linears = roles.experts(module, ["w1", "w3", "w2"], experts)?;
-        Ok(linears.routed(experts, router, Gating::Activated(Activation::Silu), None).into())
+        roles.mixture(module, ["w1", "w3", "w2"], experts, router, Activation::Silu, None)
     })
 }

@@ -3,20 +3,10 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Lfm3Config` and `Lfm3ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, by_head, core};
 use super::convolution::taps;
 use super::experts::present;
 use super::lfm2::{CONVOLUTION, convolution, feed_forward};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, SLIDING, SizeDefaults, Sizes, flag, layer_types, layer_windows, positive, window,
-};
-use crate::decoder::{Attention, Decoder};
-use crate::rope::{Partial, RopeSettings};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["lfm3"], &[124_900], describe);
 
@@ -50,39 +40,31 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let ropes = types.iter().map(rope).collect::<Result<Vec<_>>>()?;
     let taps = taps(config, "conv_L_cache", 7)?;
     let bias = flag(config, "conv_bias", false)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let is_gated = flag(config, "use_attention_gate", true)?;
-    let epsilon_key = present(config, &["norm_eps", "rms_norm_eps"]);
-    let epsilon = positive(config, epsilon_key, 1e-5)?;
     let is_sandwich = flag(config, "use_sandwich_norm", true)?;
     let variant = Variant {
         epsilon: 1e-5,
-        epsilon_key,
-        norms: ["operator_norm", "ffn_norm"],
+        epsilon_key: present(config, &["norm_eps", "rms_norm_eps"]),
+        norms: Some(["operator_norm", "ffn_norm"]),
         norms_after: is_sandwich.then_some(["post_operator_norm", "post_ffn_norm"]),
         last_norm: "embedding_norm",
+        attention_biases: AttentionBiases::read(config)?,
+        head_norms: HEAD_NORMS,
         tied: true,
         ..Variant::PLAIN
     };
-    let head_norm = |name: String| Ok(by_head(roles.rms_norm(&name, sizes.head_dim, epsilon)?));
     let mixer = |index: usize, layer: &str| {
         let Some(rope) = &ropes[index] else {
             return Ok(convolution(roles, &format!("{layer}.conv"), [hidden, taps], bias)?.into());
         };
-        let module = format!("{layer}.self_attn");
         // The second is the published name.
-        let gates = ["g_proj", "gate_proj"].map(|part| format!("{module}.{part}"));
+        let gates = ["g_proj", "gate_proj"].map(|part| format!("{layer}.self_attn.{part}"));
         let gate = || roles.linear(&roles.first_matrix(&gates), sizes.query_heads, hidden, false);
         let core = core(sizes.scale(), windows[index], Some(rope));
-        let attention = Attention {
-            gate: is_gated.then(gate).transpose()?,
-            query_norm: head_norm(format!("{module}.q_norm"))?,
-            key_norm: head_norm(format!("{module}.k_norm"))?,
-            ..roles.attention(&module, &sizes, biases, core)?
-        };
-        Ok(attention.into())
+        let gate = is_gated.then(gate).transpose()?;
+        Ok(Attention { gate, ..variant.attention(roles, &sizes, layer, core)? }.into())
     };
-    decoder_of(roles, &sizes, &variant, mixer, |_, layer| {
+    variant.decoder_of(roles, &sizes, mixer, |_, layer| {
         feed_forward(roles, &format!("{layer}.feed_forward"), [hidden, sizes.intermediate])
     })
 }

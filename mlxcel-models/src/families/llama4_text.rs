@@ -3,23 +3,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Llama4TextConfig` and `Llama4ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core, plain_norm};
-use super::experts::{ExpertLinears, ExpertSizes, PROJECTIONS, halves, shared_experts, sigmoid_router};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag,
-    layer_types, number, positive, window,
-};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, AttentionCore, AttentionMask, Decoder, Gating, HeadNorm, NormScope, Operation, PositionScale,
-    Router, WeightRef,
-};
-use crate::rope::RopeSettings;
+use super::experts::{ExpertLinears, ExpertSizes, halves, shared_experts, sigmoid_router};
+use super::prelude::*;
+use crate::decoder::PositionScale;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion { experts: "experts", ..Conversion::USUAL },
@@ -45,7 +31,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let hidden = sizes.hidden;
     let rope = RopeSettings { theta: 500_000.0, interleaved: true, ..sizes.rope(config) }.read()?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
     let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let dense_width = config.size("intermediate_size_mlp", 1..=LARGEST_WIDTH)?.unwrap_or(16_384);
@@ -57,7 +42,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let unit = plain_norm(sizes.head_dim, epsilon);
     let normed = flag(config, "use_qk_norm", true)?;
     let query_scale = query_scale(config)?;
-    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    let attention_biases = AttentionBiases::read(config)?;
+    let variant = Variant { epsilon: 1e-5, attention_biases, ..Variant::PLAIN };
     let attention = |index: usize, layer: &str| {
         let rotated = rotated[index];
         let core = core(sizes.scale(), None, rotated.then_some(&rope));
@@ -66,14 +52,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             Some(length) => AttentionCore { mask: AttentionMask::Chunked, window: Some(length), ..core },
             None => core,
         };
-        let mut attention = roles.attention(&format!("{layer}.self_attn"), &sizes, biases, core)?;
+        let mut attention = variant.attention(roles, &sizes, layer, core)?;
         if normed && rotated {
             let norm = Some(HeadNorm { norm: unit, scope: NormScope::RotatedHead });
             (attention.query_norm, attention.key_norm) = (norm, norm);
         }
         Ok(attention.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+    variant.decoder_of(roles, &sizes, attention, |index, layer| {
         let module = format!("{layer}.feed_forward");
         if sparse(index) {
             return routed(roles, &module, experts, activation);

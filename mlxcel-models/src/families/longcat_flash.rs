@@ -5,38 +5,25 @@
 //! `LongcatFlashForCausalLM`. The multi-token prediction module is ignored. A bias of the router's projection
 //! is refused: transformers has the tensor but leaves it out, and mlx-lm adds it.
 
-use mlxcel_core::Result;
-
-use super::blocks::{pre_norm, sequential};
-use super::experts::{
-    ExpertSizes, MOST_EXPERTS, PROJECTIONS, aliased_size, chosen_of, expert_count, softmax_router,
-};
+use super::deepseek_v3;
+use super::experts::{ExpertSizes, MOST_EXPERTS, aliased_size, chosen_of, expert_count, softmax_router};
 use super::latent::{LatentDefaults, LatentSettings};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, LARGEST_WIDTH, SizeDefaults, Sizes, activation, expect_flag, expect_number,
-    expect_text, flag, number, positive,
-};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Block, Decoder, Experts, Gating, Mixer, Router};
+use super::prelude::*;
+use crate::decoder::Experts;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["classifier"]),
     ..Family::new(&["longcat_flash"], &[2], describe)
 };
 
-// As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 131_072,
     hidden: 6144,
     intermediate: 12_288,
     layers: 28,
     query_heads: 64,
-    kv_heads: None,
-    head_dim: Some(64),
     context: 131_072,
+    ..deepseek_v3::DEFAULTS
 };
 const LATENTS: LatentDefaults = LatentDefaults { theta: 10_000_000.0, ..LatentDefaults::DEEPSEEK };
 
@@ -84,12 +71,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let output_norms =
             [norm(&name("post_attention_layernorm.0"))?, norm(&name("post_attention_layernorm.1"))?];
         let mlp = |half: usize| {
-            let mlp = roles.gated_mlp(
-                &name(&format!("mlps.{half}")),
-                [hidden, sizes.intermediate],
-                activation,
-                false,
-            )?;
+            let module = name(&format!("mlps.{half}"));
+            let mlp = roles.gated_mlp(&module, [hidden, sizes.intermediate], activation, false)?;
             Ok(pre_norm(output_norms[half], mlp))
         };
         let first: Result<Block> = attend("0");

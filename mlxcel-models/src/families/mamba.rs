@@ -4,19 +4,10 @@
 //! Config fields, defaults and arithmetic follow transformers' `MambaConfig` and `MambaForCausalLM`, and
 //! `FalconMambaConfig` and `FalconMambaForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
-use super::mamba2::CONTEXT;
-use super::outline::Outline;
-use super::roles::Roles;
+use super::mamba2::decoder;
+use super::prelude::*;
 use super::selective_scan::{ScanNorms, ScanSettings, rank};
-use super::settings::{
-    LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, activation, flag, positive,
-};
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["mamba"], &[0], |roles| describe(roles, ScanNorms::None));
 
@@ -48,18 +39,6 @@ fn describe(roles: &Roles<'_>, norms: ScanNorms) -> Result<Decoder> {
     let vocabulary = size("vocab_size", 50_280, LARGEST_VOCABULARY)?;
     let layers = size("num_hidden_layers", 32, LARGEST_LAYER_COUNT)?;
     let tied = flag(config, "tie_word_embeddings", true)?;
-
-    let base = roles.base("backbone.", "embeddings");
-    let outline = Outline {
-        embedding: format!("{base}embeddings"),
-        norm: format!("{base}norm_f"),
-        ..Outline::without_heads([vocabulary, hidden, layers, CONTEXT], &base, tied)
-    };
-    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
-    let layer = |index: usize| {
-        let norm = norm(&format!("{base}layers.{index}.norm"))?;
-        let mixer = settings.describe(roles, &format!("{base}layers.{index}.mixer"))?;
-        Ok(sequential([pre_norm(norm, mixer)]))
-    };
-    roles.decoder(outline, norm, layer)
+    let sizes = [vocabulary, hidden, layers];
+    decoder(roles, sizes, epsilon, tied, |name| Ok(settings.describe(roles, name)?.into()))
 }

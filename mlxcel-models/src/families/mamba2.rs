@@ -4,26 +4,15 @@
 //! prefill applies `time_step_limit` and decoding does not; here both do, as in mlx-lm, so that text does not
 //! depend on prefill chunking.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{pre_norm, sequential};
 use super::convolution::taps;
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, activation,
-    flag, positive,
-};
+use super::prelude::*;
 use super::state_space::{StateSpaceSettings, StateSpaceVariant, dt_limits};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["mamba2"], &[2], describe);
 
 /// The state does not grow with positions and the settings have no bound, so this one is only there to be
 /// finite.
-pub(super) const CONTEXT: usize = 1 << 20;
+const CONTEXT: usize = 1 << 20;
 
 fn settings(config: Fields<'_>, hidden: usize) -> Result<StateSpaceSettings> {
     let heads = config.size("num_heads", 1..=LARGEST_HEAD_COUNT)?.unwrap_or(128);
@@ -51,22 +40,34 @@ fn settings(config: Fields<'_>, hidden: usize) -> Result<StateSpaceSettings> {
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let base = roles.base("backbone.", "embeddings");
     let hidden = config.size("hidden_size", 1..=LARGEST_WIDTH)?.unwrap_or(4096);
     let settings = settings(config, hidden)?;
     let vocabulary = config.size("vocab_size", 1..=LARGEST_VOCABULARY)?.unwrap_or(32_768);
     let layers = config.size("num_hidden_layers", 1..=LARGEST_LAYER_COUNT)?.unwrap_or(64);
     let tied = flag(config, "tie_word_embeddings", false)?;
+    let sizes = [vocabulary, hidden, layers];
+    decoder(roles, sizes, settings.epsilon, tied, |name| Ok(settings.describe(roles, name)?.into()))
+}
+
+/// The decoder of a checkpoint whose layers are mixers alone, which `mixer` makes from the names of their
+/// modules; with the size of the vocabulary, the hidden size, and so many layers.
+pub(super) fn decoder(
+    roles: &Roles<'_>,
+    [vocabulary, hidden, layers]: [usize; 3],
+    epsilon: f32,
+    tied: bool,
+    mixer: impl Fn(&str) -> Result<Operation>,
+) -> Result<Decoder> {
+    let base = roles.base("backbone.", "embeddings");
     let outline = Outline {
         embedding: format!("{base}embeddings"),
-        norm: format!("{base}norm_f"),
+        norm: Some(format!("{base}norm_f")),
         ..Outline::without_heads([vocabulary, hidden, layers, CONTEXT], &base, tied)
     };
-    let norm = |name: &str| roles.rms_norm(name, hidden, settings.epsilon);
+    let norm = |name: &str| roles.rms_norm(name, hidden, epsilon);
     let layer = |index: usize| {
         let norm = norm(&format!("{base}layers.{index}.norm"))?;
-        let mixer = settings.describe(roles, &format!("{base}layers.{index}.mixer"))?;
-        Ok(sequential([pre_norm(norm, mixer)]))
+        Ok(sequential([pre_norm(norm, mixer(&format!("{base}layers.{index}.mixer"))?)]))
     };
     roles.decoder(outline, norm, layer)
 }

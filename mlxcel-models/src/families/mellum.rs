@@ -4,18 +4,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `MellumConfig` and `MellumForCausalLM`. The
 //! multi-token prediction layer, `mtp`, is ignored.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core};
 use super::experts::ExpertSizes;
-use super::llama::{HEAD_NORMS, Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{
-    FULL, SLIDING, SizeDefaults, Sizes, activation, expect_flag, flag, layer_types, layer_windows, window,
-};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use super::{Conversion, Family};
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family =
     Family { conversion: Conversion::sensitive(&["mlp.gate"]), ..Family::new(&["mellum"], &[], describe) };
@@ -36,7 +27,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     // llama.cpp's converter lets it turn off windows, and transformers does not read it.
     expect_flag(config, "use_sliding_window", true)?;
     let sizes = Sizes::read(config, &DEFAULTS)?;
-    let dense = [sizes.hidden, sizes.intermediate];
     let types = layer_types(config, sizes.layers, &[FULL, SLIDING], |_| FULL)?;
     let window = window(config, "sliding_window", Some(1024))?;
     let windows = layer_windows(config, &types, window)?;
@@ -51,17 +41,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [64, 8])?;
     let experts = experts.of_own_width(config, 896)?;
     let normalised = flag(config, "norm_topk_prob", true)?;
-    let variant = Variant {
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
-        head_norms: HEAD_NORMS,
-        ..Variant::PLAIN
-    };
+    let attention_biases = AttentionBiases::read(config)?;
+    let variant = Variant { attention_biases, head_norms: HEAD_NORMS, ..Variant::PLAIN };
     let core = |index: usize| core(sizes.scale(), windows[index], Some(&ropes[index]));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         if !sparse[index] {
-            return Ok(roles.gated_mlp(&module, dense, activation, false)?.into());
+            return mlp(layer);
         }
-        roles.softmax_experts(&module, "gate", experts, normalised, activation, || Ok(None))
+        roles.softmax_experts(&format!("{layer}.mlp"), "gate", experts, normalised, activation, None)
     })
 }

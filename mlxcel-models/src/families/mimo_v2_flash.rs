@@ -5,21 +5,9 @@
 //! `MiMoV2FlashForCausalLM`. Keys of published files that it does not read, which give what it assumes, are
 //! honoured or refused.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{core, plain_attention};
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_HEAD_DIM, SLIDING, SizeDefaults, Sizes, activation, expect_flag,
-    expect_number, expect_text, flag, layer_types, optional_positive,
-};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use crate::config::Fields;
-use crate::decoder::{Activation, Attention, AttentionCore, Decoder};
-use crate::rope::{Partial, Rope, RopeSettings};
 
 pub(super) const FAMILY: Family = Family::new(&["mimo_v2_flash"], &[], describe);
 
@@ -62,9 +50,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let part = |part: &str| format!("{layer}.self_attn.{part}");
         let core = core(sizes.scale(), None, if is_sliding { sliding.as_ref() } else { full.as_ref() });
         let core = if is_sliding {
-            let names = ["sinks", "attention_sink_bias"].map(part);
-            let name = names.iter().find(|name| roles.has(name)).unwrap_or(&names[0]);
-            let sinks = Some(roles.tensor(name, &[sizes.query_heads])?);
+            let sinks = roles.first_tensor(&["sinks", "attention_sink_bias"].map(part));
+            let sinks = Some(roles.tensor(&sinks, &[sizes.query_heads])?);
             AttentionCore { window: Some(window), sinks, ..core }
         } else {
             core
@@ -81,7 +68,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let attention = plain_attention(&sizes, inputs, output, core);
         Ok(Attention { value_dim, value_scale, ..attention }.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+    variant.decoder_of(roles, &sizes, attention, |index, layer| {
         experts.or_mlp(roles, &format!("{layer}.mlp"), sparse[index])
     })
 }

@@ -3,14 +3,7 @@
 //! Config fields and defaults are those of OpenBMB's `MiniCPMConfig`, which transformers does not have.
 //! mlx-lm and vLLM compute the same; only mlx-lm leaves logits of tied embeddings unscaled.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{DEFAULTS, Variant, decoder};
-use super::roles::Roles;
-use super::settings::{Sizes, flag, number, positive};
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["minicpm"], &[2], describe);
 
@@ -24,16 +17,16 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             "attention to chosen blocks is not supported; without this setting all tokens are attended to";
         return Err(config.unsupported("sparse_config", message.to_owned()));
     }
-    let sizes = Sizes::read(config, &DEFAULTS)?;
+    let sizes = Sizes::read(config, &SizeDefaults::LLAMA)?;
     let rope = sizes.rope(config).read()?;
     let depth = number(config, "scale_depth", 1.0)?;
     let variant = Variant {
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         tied: true,
         embedding_scale: number(config, "scale_emb", 1.0)?,
         residual_scale: (f64::from(depth) / (sizes.layers as f64).sqrt()) as f32,
         logit_scale: (f64::from(positive(config, "dim_model_base", 1.0)?) / sizes.hidden as f64) as f32,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+    variant.decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }

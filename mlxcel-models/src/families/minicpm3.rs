@@ -2,16 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `MiniCPM3Config` and `MiniCPM3ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::latent::{LatentDefaults, LatentSettings, Pairs};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_WIDTH, SizeDefaults, Sizes, activation, flag, head_dim, number, optional_positive,
-};
-use crate::decoder::{Activation, Decoder};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["minicpm3"], &[2], describe);
 
@@ -41,8 +33,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..LatentDefaults::DEEPSEEK
     };
     let attention = LatentSettings::read(config, config, &sizes, &latents)?;
-    let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let biases = flag(config, "mlp_bias", false)?;
     let root = (sizes.layers as f64).sqrt();
     let depth = optional_positive(config, "scale_depth", Some(1.4))?;
     let residual_scale = depth.map_or(1.0, |depth| (f64::from(depth) / root) as f32);
@@ -52,6 +42,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let variant = Variant {
         epsilon: 1e-5,
+        mlp_biases: flag(config, "mlp_bias", false)?,
         tied: true,
         embedding_scale: number(config, "scale_emb", 12.0)?,
         residual_scale,
@@ -59,7 +50,6 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..Variant::PLAIN
     };
     let mixer = |index: usize, layer: &str| attention.mixer(roles, index, layer);
-    decoder_of(roles, &sizes, &variant, mixer, |_, layer| {
-        Ok(roles.gated_mlp(&format!("{layer}.mlp"), [hidden, sizes.intermediate], activation, biases)?.into())
-    })
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, mixer, |_, layer| mlp(layer))
 }

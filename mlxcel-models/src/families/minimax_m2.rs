@@ -4,17 +4,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `MiniMaxM2Config` and `MiniMaxM2ForCausalLM`.
 //! The multi-token prediction modules are ignored.
 
-use mlxcel_core::Result;
-
-use super::blocks::core;
 use super::experts::{ExpertSizes, sigmoid_router};
-use super::llama::{Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{LARGEST_HEAD_DIM, SizeDefaults, Sizes, activation, expect_flag, expect_text};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, NormScope, Router};
-use crate::rope::{Partial, RopeSettings};
+use super::olmo2::FULL_NORMS;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["block_sparse_moe.gate", "mlp.gate"]),
@@ -45,11 +37,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..sizes.rope(config)
     }
     .read()?;
-    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let experts = ExpertSizes::read(config, &sizes, &["num_local_experts", "num_experts"], 1, [256, 8])?;
-    let variant = Variant { head_norms: Some((NormScope::Full, ["q_norm", "k_norm"])), ..Variant::PLAIN };
+    let variant = Variant { head_norms: FULL_NORMS, ..Variant::PLAIN };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+    variant.decoder_with(roles, &sizes, core, |_, layer| {
         // transformers has renamed the module, and reads both.
         let gates = [format!("{layer}.block_sparse_moe.gate"), format!("{layer}.mlp.gate")];
         let gate = roles.first_matrix(&gates);
@@ -57,7 +49,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let bias = roles.tensor_if_there(&format!("{module}.e_score_correction_bias"), &[experts.count])?;
         let projection = roles.linear(&gate, experts.count, sizes.hidden, false)?;
         let router = Router { normaliser: 0.0, ..sigmoid_router(projection, bias, true) };
-        Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
+        roles.mixture(module, ["w1", "w3", "w2"], experts, router, activation, None)
     })
 }
 

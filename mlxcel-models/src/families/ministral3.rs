@@ -3,19 +3,21 @@
 //! Config fields, defaults and arithmetic follow transformers' `Ministral3Config` and
 //! `Ministral3ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, window};
-use crate::config::{Config, Fields};
-use crate::decoder::{AttentionCore, Decoder, PositionScale};
+use super::mistral;
+use super::prelude::*;
+use crate::config::Config;
+use crate::decoder::PositionScale;
 use crate::rope::is_described;
 
 pub(super) const FAMILY: Family = Family::new(&["ministral3"], &[2], describe);
 
+const DEFAULTS: SizeDefaults = SizeDefaults {
+    vocabulary: 131_072,
+    layers: 34,
+    head_dim: Some(128),
+    context: 262_144,
+    ..mistral::DEFAULTS
+};
 /// The rotary settings where there are none.
 const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
     "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
@@ -23,27 +25,15 @@ const ROPE: &[u8] = br#"{"rope_parameters": {"rope_type": "yarn", "rope_theta": 
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 131_072,
-        hidden: 4096,
-        intermediate: 14_336,
-        layers: 34,
-        query_heads: 32,
-        kv_heads: Some(8),
-        head_dim: Some(128),
-        context: 262_144,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let window = window(config, "sliding_window", None)?;
     let assumed = Config::parse("defaults of ministral3".to_owned(), ROPE)?;
     let rotary = if is_described(config, 16_384.0)? { config } else { assumed.fields() };
     let rope = sizes.rope(rotary).read()?;
     let query_scale = query_scale(rotary, sizes.context)?;
-    let variant = Variant { epsilon: 1e-5, attention_biases: AttentionBiases::all(false), ..Variant::PLAIN };
-    decoder(roles, &sizes, &variant, |_| AttentionCore {
-        query_scale,
-        ..core(sizes.scale(), window, Some(&rope))
-    })
+    let variant = Variant { epsilon: 1e-5, ..Variant::PLAIN };
+    variant
+        .decoder(roles, &sizes, |_| AttentionCore { query_scale, ..core(sizes.scale(), window, Some(&rope)) })
 }
 
 /// How queries grow: from each multiple of the original context on by a little more.

@@ -3,17 +3,12 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Mistral4Config` and `Mistral4ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::deepseek_v3::decoder;
 use super::experts::GroupedDefaults;
 use super::latent::{LatentDefaults, Pairs, Rotated};
 use super::ministral3::query_scale;
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes};
+use super::prelude::*;
 use crate::config::Config;
-use crate::decoder::{Decoder, Scoring};
 use crate::rope::is_described;
 
 pub(super) const FAMILY: Family = Family::new(&["mistral4"], &[2], describe);
@@ -21,13 +16,12 @@ pub(super) const FAMILY: Family = Family::new(&["mistral4"], &[2], describe);
 // As in DeepSeek-V3, nothing reads the width of heads.
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 131_072,
-    hidden: 4096,
     intermediate: 12_288,
     layers: 36,
-    query_heads: 32,
     kv_heads: Some(32),
     head_dim: Some(128),
     context: 1_048_576,
+    ..SizeDefaults::LLAMA
 };
 const LATENTS: LatentDefaults = LatentDefaults {
     plain_dim: 64,

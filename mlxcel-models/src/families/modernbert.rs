@@ -3,33 +3,19 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `ModernBertModel`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{plain, plain_attention, pre_norm, sequential};
-use super::encoder::{EncoderOutline, both_ways};
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_CONTEXT, LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, flag, positive, sliding_windows,
-};
-use crate::decoder::{Activation, Decoder, Gating, Mlp};
-use crate::rope::{LayerRopes, RopeSettings};
+use super::bert;
+use super::encoder::both_ways;
+use super::prelude::*;
+use crate::rope::LayerRopes;
 
 pub(super) const FAMILY: Family = Family::new(&["modernbert"], &[50_282], describe);
 
+const DEFAULTS: SizeDefaults =
+    SizeDefaults { vocabulary: 50_368, intermediate: 1152, layers: 22, context: 8192, ..bert::DEFAULTS };
+
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
-    let defaults = SizeDefaults {
-        vocabulary: 50_368,
-        hidden: 768,
-        intermediate: 1152,
-        layers: 22,
-        query_heads: 12,
-        kv_heads: None,
-        head_dim: None,
-        context: 8192,
-    };
-    let sizes = Sizes::read(config, &defaults)?;
+    let sizes = Sizes::read(config, &DEFAULTS)?;
     let epsilon = positive(config, "norm_eps", 1e-5)?;
     let norm_bias = flag(config, "norm_bias", false)?;
     let attention_bias = flag(config, "attention_bias", false)?;
@@ -54,7 +40,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.layer_norm(name, sizes.hidden, epsilon, norm_bias);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}layers.{index}.{part}");
-        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+        let hidden = sizes.hidden;
         // Embeddings are normalized already.
         let before = if index == 0 { None } else { Some(norm(&name("attn_norm"))?) };
         let inputs = roles.fused(&name("attn.Wqkv"), 3 * hidden, hidden, attention_bias)?.thirds(hidden);
@@ -62,27 +48,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let rope = if windows[index].is_some() { &sliding } else { &full };
         let core = both_ways(sizes.scale(), windows[index], Some(rope));
         let attention = plain_attention(&sizes, inputs, output, core);
-        let fused = roles.fused(&name("mlp.Wi"), 2 * intermediate, hidden, mlp_bias)?;
-        let mlp = Mlp::Gated {
-            gating: Gating::Activated(activation),
-            gate: fused.rows(0, intermediate),
-            up: fused.rows(intermediate, intermediate),
-            norm: None,
-            down: roles.linear(&name("mlp.Wo"), hidden, intermediate, mlp_bias)?,
-        };
-        Ok(sequential([
-            match before {
-                Some(norm) => pre_norm(norm, attention),
-                None => plain(attention),
-            },
-            pre_norm(norm(&name("mlp_norm"))?, mlp),
-        ]))
+        let attention = Block { norm_before: before, ..plain(attention) };
+        let shape = [hidden, sizes.intermediate];
+        let mlp = roles.fused_gated_mlp(&name("mlp"), ["Wi", "Wo"], shape, activation, mlp_bias)?;
+        Ok(sequential([attention, pre_norm(norm(&name("mlp_norm"))?, mlp)]))
     };
-    let outline = EncoderOutline {
+    let outline = Outline {
         embedding: format!("{base}embeddings.tok_embeddings"),
         embedding_norm: Some(format!("{base}embeddings.norm")),
         norm: Some(format!("{base}final_norm")),
-        ..EncoderOutline::default()
+        head: None,
+        ..Outline::new(&sizes, &base, false)
     };
-    roles.encoder(&sizes, &outline, norm, layer)
+    roles.decoder(outline, norm, layer)
 }

@@ -3,13 +3,9 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `MPNetModel`.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bert::{self, Names, Settings};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, expect_number};
-use crate::decoder::{DISTANCE_BUCKETS, Decoder};
+use super::prelude::*;
+use crate::decoder::DISTANCE_BUCKETS;
 
 pub(super) const FAMILY: Family = Family::new(&["mpnet"], &[2], describe);
 

@@ -5,21 +5,10 @@
 //! There, prefill bounds dt by `time_step_min` and decoding does not; here both do, so that text does not
 //! depend on prefill chunking. The multi-token prediction layers, `mtp`, are ignored.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, core, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertLinears, ExpertSizes, GroupedDefaults, GroupedExperts};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_WIDTH, LINEAR, SizeDefaults, Sizes, activation, flag,
-    layer_kinds, number, positive,
-};
+use super::prelude::*;
 use super::state_space::{StateSpaceSettings, StateSpaceVariant};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Gating, Operation, SharedExpert};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion { projections: ["gate_proj", "fc1", "fc2"], ..Conversion::USUAL },
@@ -28,13 +17,12 @@ pub(super) const FAMILY: Family = Family {
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 131_072,
-    hidden: 4096,
     intermediate: 21_504,
     layers: 4,
-    query_heads: 32,
     kv_heads: Some(8),
     head_dim: Some(128),
     context: 4096,
+    ..SizeDefaults::LLAMA
 };
 const EXPERTS: GroupedDefaults =
     GroupedDefaults { count: 8, chosen: 2, width: 7688, ..GroupedDefaults::PLAIN };
@@ -67,19 +55,17 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let operation: Operation = match kinds[index] {
             FULL => {
                 let core = core(sizes.scale(), None, None);
-                roles.attention(&mixer, &sizes, AttentionBiases::all(false), core)?.into()
+                roles.attention(&mixer, &sizes, AttentionBiases::NONE, core)?.into()
             }
-            MLP => roles.plain_mlp(&mixer, [hidden, sizes.intermediate], activation, biases)?.into(),
+            MLP => roles.plain_mlp(&mixer, UNGATED, [hidden, sizes.intermediate], activation, biases)?.into(),
             EXPERT => {
                 let shared = format!("{mixer}.shared_experts");
-                let mlp = roles.plain_mlp(&shared, [hidden, shared_width], activation, biases)?;
-                let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
+                let shape = [hidden, shared_width];
+                let shared = Some(roles.plain_mlp(&shared, UNGATED, shape, activation, biases)?.into());
                 let linears = expert_linears(roles, &mixer, mixture.sizes())?;
                 let router = mixture.router(roles, &mixer)?;
-                // relu(u)² = relu(u) · u
-                linears
-                    .routed(mixture.sizes(), router, Gating::Ungated(Activation::ReluSquared), shared)
-                    .into()
+                let gating = Gating::Ungated(Activation::ReluSquared);
+                linears.routed(mixture.sizes(), router, gating, shared).into()
             }
             _ => state_space.describe(roles, &mixer)?.into(),
         };
@@ -87,7 +73,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     };
     let outline = Outline {
         embedding: format!("{base}embeddings"),
-        norm: format!("{base}norm_f"),
+        norm: Some(format!("{base}norm_f")),
         ..Outline::new(&sizes, base, flag(config, "tie_word_embeddings", false)?)
     };
     roles.decoder(outline, norm, layer)

@@ -3,16 +3,9 @@
 //! Config fields, defaults and arithmetic follow the authors' `NeoBERT`. llama.cpp reads the rows of queries,
 //! keys and values in another order, which its converter does not bring them into.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bert;
-use super::blocks::{plain_attention, pre_norm, sequential};
-use super::encoder::{EncoderOutline, both_ways};
-use super::roles::Roles;
-use super::settings::{LARGEST_CONTEXT, SizeDefaults, Sizes, expect_flag, expect_text, positive};
-use crate::decoder::{Activation, Decoder, Gating, Mlp};
-use crate::rope::RopeSettings;
+use super::encoder::both_ways;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["neobert"], &[], describe);
 
@@ -36,29 +29,24 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let norm = |name: &str| roles.rms_norm(name, sizes.hidden, epsilon);
     let layer = |index: usize| {
         let name = |part: &str| format!("{base}transformer_encoder.{index}.{part}");
-        let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
+        let hidden = sizes.hidden;
         let fused = roles.fused(&name("qkv"), 3 * hidden, hidden, false)?;
         let inputs = fused.by_group(&sizes);
         let output = roles.linear(&name("wo"), hidden, hidden, false)?;
         let core = both_ways(sizes.scale(), None, Some(&rope));
         let attention = plain_attention(&sizes, inputs, output, core);
-        let fused = roles.fused(&name("ffn.w12"), 2 * intermediate, hidden, false)?;
-        let mlp = Mlp::Gated {
-            gating: Gating::Activated(Activation::Silu),
-            gate: fused.rows(0, intermediate),
-            up: fused.rows(intermediate, intermediate),
-            norm: None,
-            down: roles.linear(&name("ffn.w3"), hidden, intermediate, false)?,
-        };
+        let shape = [hidden, sizes.intermediate];
+        let mlp = roles.fused_gated_mlp(&name("ffn"), ["w12", "w3"], shape, Activation::Silu, false)?;
         Ok(sequential([
             pre_norm(norm(&name("attention_norm"))?, attention),
             pre_norm(norm(&name("ffn_norm"))?, mlp),
         ]))
     };
-    let outline = EncoderOutline {
+    let outline = Outline {
         embedding: format!("{base}encoder"),
         norm: Some(format!("{base}layer_norm")),
-        ..EncoderOutline::default()
+        head: None,
+        ..Outline::new(&sizes, &base, false)
     };
-    roles.encoder(&sizes, &outline, norm, layer)
+    roles.decoder(outline, norm, layer)
 }

@@ -6,20 +6,12 @@
 //! `GteModel`, and with experts the authors' `NomicBertModel`. Checkpoints have the authors' names of
 //! modules, or those of transformers.
 
-use mlxcel_core::Result;
-
-use super::Family;
 use super::bert;
-use super::blocks::{normed_output, plain_attention, sequential};
-use super::encoder::{EncoderOutline, both_ways, token_types};
+use super::blocks::normed_output;
+use super::encoder::{both_ways, token_types};
 use super::experts::{ExpertLinears, ExpertSizes, chosen_of, expert_count, softmax_router};
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_LAYER_COUNT, SizeDefaults, Sizes, activation, expect_flag, expect_number, expect_text, positive,
-};
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder, Experts, Gating, Mlp, WeightRef};
-use crate::rope::RopeSettings;
+use super::prelude::*;
+use crate::decoder::Experts;
 
 pub(super) const FAMILY: Family = Family::new(&["nomic_bert"], &[], |roles| describe(roles, &NOMIC));
 
@@ -252,13 +244,15 @@ fn describe(roles: &Roles<'_>, variant: &Variant) -> Result<Decoder> {
         };
         Ok(sequential([normed_output(attention, after_attention), normed_output(mlp, after_mlp)]))
     };
-    let outline = EncoderOutline {
+    let outline = Outline {
         embedding: format!("{base}{EMBEDDING}"),
         types: (types > 0).then(|| (format!("{base}embeddings.token_type_embeddings"), types)),
         embedding_norm: Some(format!("{base}{}", names.embedding_norm)),
-        ..EncoderOutline::default()
+        norm: None,
+        head: None,
+        ..Outline::new(&sizes, &base, false)
     };
-    roles.encoder(&sizes, &outline, norm, layer)
+    roles.decoder(outline, norm, layer)
 }
 
 /// The experts of Nomic Embed v2.

@@ -2,15 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `OlmoConfig` and `OlmoForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
 use super::olmo2::DEFAULTS;
-use super::roles::Roles;
-use super::settings::{Sizes, flag, optional_positive};
-use crate::decoder::{Decoder, NormKind};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["olmo"], &[50_279], describe);
 
@@ -24,9 +17,9 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         epsilon: 1e-5,
         norm_kind: NormKind::Layer,
         bare_norms: true,
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         clip: optional_positive(config, "clip_qkv", None)?,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+    variant.decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }

@@ -3,15 +3,9 @@
 //! Config fields, defaults and arithmetic follow transformers' `Olmo3Config` and `Olmo3ForCausalLM`, where a
 //! `rope_theta` beside `rope_scaling` applies to layers without a window.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::core;
-use super::olmo2::{DEFAULTS, biases, decoder};
-use super::roles::Roles;
-use super::settings::{Sizes, sliding_windows, window};
-use crate::decoder::{Decoder, NormScope};
-use crate::rope::{LayerRopes, RopeSettings};
+use super::olmo2::{DEFAULTS, variant};
+use super::prelude::*;
+use crate::rope::LayerRopes;
 
 pub(super) const FAMILY: Family = Family::new(&["olmo3"], &[50_279], describe);
 
@@ -23,7 +17,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows = sliding_windows(config, sizes.layers, window, |index| (index + 1) % 4 != 0)?;
     let rope = RopeSettings { theta: THETA, ..sizes.rope(config) };
     let LayerRopes { full, sliding } = rope.read_by_layer_type((None, THETA))?;
-    decoder(roles, &sizes, biases(config)?, NormScope::Full, |index| {
+    variant(config)?.decoder(roles, &sizes, |index| {
         let rope = if windows[index].is_some() { &sliding } else { &full };
         core(sizes.scale(), windows[index], Some(rope))
     })

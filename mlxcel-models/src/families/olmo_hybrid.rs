@@ -4,34 +4,19 @@
 //! Config fields, defaults and arithmetic follow transformers' `OlmoHybridConfig` and
 //! `OlmoHybridForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core, over_heads, post_norm, pre_norm, sequential};
+use super::blocks::over_heads;
 use super::convolution::taps;
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LINEAR, SizeDefaults, Sizes, activation, flag, layer_types,
-    positive,
-};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Attention, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Mixer, Operation,
-};
-use crate::rope::Rope;
+use super::prelude::*;
+use crate::decoder::{Decay, DecayScope, DeltaRule, HeadSharing};
 
 pub(super) const FAMILY: Family = Family::new(&["olmo_hybrid"], &[100_257], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 100_352,
     hidden: 3840,
-    intermediate: 11_008,
-    layers: 32,
     query_heads: 30,
-    kv_heads: None,
-    head_dim: None,
     context: 65_536,
+    ..SizeDefaults::LLAMA
 };
 
 /// The epsilon of the norm after the delta rule, which no setting changes.
@@ -42,7 +27,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = Sizes::read(config, &DEFAULTS)?;
     let rope = rope(config, &sizes)?;
     let epsilon = positive(config, "rms_norm_eps", 1e-6)?;
-    let biases = AttentionBiases::all(flag(config, "attention_bias", false)?);
+    let biases = AttentionBiases::read(config)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;
     let tied = flag(config, "tie_word_embeddings", false)?;
     let delta = DeltaSizes::read(config, &sizes)?;
@@ -70,15 +55,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         let middle = ["feedforward_layer_norm", "post_attention_layernorm"];
         let mlp = || roles.gated_mlp(&name("mlp"), [sizes.hidden, sizes.intermediate], activation, false);
         if types[index] == FULL {
+            let core = core(sizes.scale(), None, rope.as_ref());
             let attention = Attention {
                 query_norm: over_heads(norm(&name("self_attn.q_norm"), sizes.query_width())?),
                 key_norm: over_heads(norm(&name("self_attn.k_norm"), sizes.kv_width())?),
-                ..roles.attention(
-                    &name("self_attn"),
-                    &sizes,
-                    biases,
-                    core(sizes.scale(), None, rope.as_ref()),
-                )?
+                ..roles.attention(&name("self_attn"), &sizes, biases, core)?
             };
             let last = norm(&name("post_feedforward_layernorm"), sizes.hidden)?;
             return Ok(sequential([post_norm(attention, block_norm(middle)?), post_norm(mlp()?, last)]));

@@ -6,16 +6,19 @@ use super::encoder::{CAUSAL, read_both_ways};
 use super::roles::{Roles, refuse_order};
 use super::settings::{Sizes, flag};
 use crate::decoder::{
-    Decoder, Embedding, Head, InputStates, Layer, LayerEmbeddings, Norm, OutputStates, PositionTable, Streams,
+    Decoder, Embedding, Head, InputStates, Layer, LayerEmbeddings, Norm, OutputStates, PositionTable,
+    Streams, TypeTable, WeightRef,
 };
 
-/// The parts of a decoder that are not its layers.
+/// The parts of a decoder or an encoder that are not its layers.
 #[derive(Clone, Debug)]
 pub(super) struct Outline {
     pub(super) vocabulary: usize,
     pub(super) hidden: usize,
     pub(super) layers: usize,
     pub(super) context: usize,
+    /// Whether the network was saved without what wraps it, a head included.
+    pub(super) is_bare: bool,
     /// The module of the token embedding.
     pub(super) embedding: String,
     pub(super) embedding_scale: f32,
@@ -25,10 +28,14 @@ pub(super) struct Outline {
     pub(super) streams: Option<Streams>,
     /// The module of learned positions, and the row of position 0.
     pub(super) positions: Option<(String, usize)>,
+    /// The module of embeddings of token types, and their number.
+    pub(super) types: Option<(String, usize)>,
+    /// The module that projects embeddings to the hidden size, and the width of their rows.
+    pub(super) projection: Option<(String, usize)>,
     /// The module of the norm after the last layer.
-    pub(super) norm: String,
-    /// The module of the head, if it is not the embedding.
-    pub(super) head: String,
+    pub(super) norm: Option<String>,
+    /// The module of the head, if it is not the embedding. `None` for encoders, which have no head.
+    pub(super) head: Option<&'static str>,
     /// Whether the head is the embedding.
     pub(super) tied: bool,
     /// Whether the head has a bias.
@@ -86,14 +93,17 @@ impl Outline {
             hidden,
             layers,
             context,
+            is_bare: base.is_empty(),
             embedding: format!("{base}embed_tokens"),
             embedding_scale: 1.0,
             embedding_norm: None,
             layer_embeddings: None,
             streams: None,
             positions: None,
-            norm: format!("{base}norm"),
-            head: "lm_head".to_owned(),
+            types: None,
+            projection: None,
+            norm: Some(format!("{base}norm")),
+            head: Some("lm_head"),
             tied,
             head_bias: false,
             logit_scale: 1.0,
@@ -105,54 +115,18 @@ impl Outline {
 }
 
 impl Roles<'_> {
-    /// The decoder of this outline: `norm` makes the norm of a module, `layer` the layer of an index.
+    /// The decoder or encoder of this outline: `norm` makes the norm of a module, `layer` the layer of an index.
     pub(super) fn decoder(
         &self,
         outline: Outline,
         norm: impl Fn(&str) -> Result<Norm>,
         layer: impl Fn(usize) -> Result<Layer>,
     ) -> Result<Decoder> {
-        let Outline {
-            vocabulary,
-            hidden,
-            layers,
-            context,
-            embedding: embedding_name,
-            embedding_scale,
-            embedding_norm,
-            layer_embeddings,
-            streams,
-            positions,
-            norm: norm_name,
-            head,
-            tied,
-            head_bias,
-            logit_scale,
-            logit_soft_cap,
-            wrapper_scales,
-            draft_head,
-        } = outline;
-        let table = self.matrix(&embedding_name, vocabulary, hidden)?;
-        refuse_order(&table, "embeddings")?;
+        let Outline { vocabulary, hidden, layers, context, .. } = outline;
+        let (embedding, table) = self.embedding(&outline, &norm)?;
         let element_type = self.activation_type(&table)?;
-        let weight = self.add(table.clone());
-        let positions = match positions {
-            Some((name, offset)) => {
-                let weight = self.add(self.matrix(&name, context + offset, hidden)?);
-                Some(PositionTable { weight, offset })
-            }
-            None => None,
-        };
-        let embedding_norm = embedding_norm.map(|name| norm(&name)).transpose()?;
-        let embedding = Embedding {
-            weight,
-            scale: embedding_scale,
-            positions,
-            types: None,
-            norm: embedding_norm,
-            projection: None,
-        };
-        let draft_head = self.is_draft_head().then(|| self.expect_draft_head(draft_head)).transpose()?;
+        let draft_head =
+            self.is_draft_head().then(|| self.expect_draft_head(outline.draft_head.clone())).transpose()?;
         let input_states = draft_head.as_ref().map(|modules| {
             let embedding_norm = norm(&modules.embedding_norm)?;
             let state_norm = norm(&modules.state_norm)?;
@@ -161,32 +135,17 @@ impl Roles<'_> {
         });
         let input_states = input_states.transpose()?;
         let (indices, norm_name) = match draft_head {
-            Some(modules) => (layers..layers + 1, modules.norm),
-            None => (0..layers, norm_name),
+            Some(modules) => (layers..layers + 1, Some(modules.norm)),
+            None => (0..layers, outline.norm.clone()),
         };
         // Each layer has tensors of its own, so their number is bounded by what is in the files.
         let layers = indices.map(layer).collect::<Result<Vec<_>>>()?;
-        let norm = norm(&norm_name)?;
-        let is_causal = flag(self.config, CAUSAL, true)?;
-        // Models that wrap a text model have a head of their own, which seldom scales or caps.
-        let is_plain = self.is_wrapped() && !wrapper_scales;
-        let (scale, soft_cap) = if is_plain { (1.0, None) } else { (logit_scale, logit_soft_cap) };
-        // Where later tokens are seen, none is left to be predicted.
-        let lacks_head = is_causal && self.lacks_head(&head, &embedding_name)?;
-        let head = if is_causal {
-            let (tied, weight) = self.head(&head, table, tied || lacks_head)?;
-            let bias = self.bias(&head, vocabulary, head_bias && !lacks_head)?;
-            Some(Head { projection: self.projection(weight, bias), tied, scale, soft_cap })
-        } else {
-            None
-        };
+        let norm = norm_name.as_deref().map(norm).transpose()?;
         let (model_type, mut notes) = self.title();
-        if lacks_head && !tied {
-            notes.push(
-                "the checkpoint has no output head: it is for embeddings, and generates nothing sensible"
-                    .to_owned(),
-            );
-        }
+        // Where later tokens are seen, none is left to be predicted.
+        let is_causal = outline.head.is_some() && flag(self.config, CAUSAL, true)?;
+        let head = outline.head.filter(|_| is_causal);
+        let head = head.map(|name| self.outline_head(&outline, name, table, &mut notes)).transpose()?;
         let decoder = Decoder {
             model_type,
             notes,
@@ -198,14 +157,65 @@ impl Roles<'_> {
             head_tokens: None,
             output_states: input_states.is_some().then_some(OutputStates::Normed),
             input_states,
-            layer_embeddings,
-            streams,
+            layer_embeddings: outline.layer_embeddings,
+            streams: outline.streams,
             layers,
-            norm: Some(norm),
+            norm,
             head,
             weights: self.take_weights(),
             gguf_architecture: self.gguf_architecture(),
         };
         if is_causal { Ok(decoder) } else { read_both_ways(self.config, decoder) }
+    }
+
+    /// The embedding of an outline, and the table of tokens.
+    fn embedding(
+        &self,
+        outline: &Outline,
+        norm: impl Fn(&str) -> Result<Norm>,
+    ) -> Result<(Embedding, WeightRef)> {
+        let Outline { vocabulary, hidden, context, projection, .. } = outline;
+        let width = projection.as_ref().map_or(*hidden, |(_, width)| *width);
+        let tokens = self.matrix(&outline.embedding, *vocabulary, width)?;
+        refuse_order(&tokens, "embeddings")?;
+        let weight = self.add(tokens.clone());
+        let table = |name: &str, rows| self.matrix(name, rows, width).map(|table| self.add(table));
+        let positions = outline.positions.as_ref().map(|(name, offset)| {
+            Ok(PositionTable { weight: table(name, context + offset)?, offset: *offset })
+        });
+        let positions = positions.transpose()?;
+        let types = outline.types.as_ref();
+        let types = types.map(|(name, rows)| Ok(TypeTable { weight: table(name, *rows)?, rows: *rows }));
+        let types = types.transpose()?;
+        let norm = outline.embedding_norm.as_deref().map(norm).transpose()?;
+        let projection = projection.as_ref().map(|(name, width)| self.linear(name, *hidden, *width, true));
+        let scale = outline.embedding_scale;
+        let embedding =
+            Embedding { weight, scale, positions, types, norm, projection: projection.transpose()? };
+        Ok((embedding, tokens))
+    }
+
+    /// The head `name` of an outline, which may be the `table` of embeddings.
+    fn outline_head(
+        &self,
+        outline: &Outline,
+        name: &str,
+        table: WeightRef,
+        notes: &mut Vec<String>,
+    ) -> Result<Head> {
+        let lacks_head = self.lacks_head(name, outline.is_bare)?;
+        let (tied, weight) = self.head(name, table, outline.tied || lacks_head)?;
+        let bias = self.bias(name, outline.vocabulary, outline.head_bias && !lacks_head)?;
+        if lacks_head && !outline.tied {
+            notes.push(
+                "the checkpoint has no output head: it is for embeddings, and generates nothing sensible"
+                    .to_owned(),
+            );
+        }
+        // Models that wrap a text model have a head of their own, which seldom scales or caps.
+        let is_plain = self.is_wrapped() && !outline.wrapper_scales;
+        let (scale, soft_cap) =
+            if is_plain { (1.0, None) } else { (outline.logit_scale, outline.logit_soft_cap) };
+        Ok(Head { projection: self.projection(weight, bias), tied, scale, soft_cap })
     }
 }

@@ -3,67 +3,47 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `PersimmonConfig` and `PersimmonForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{by_head, core, plain_attention};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag, positive};
-use crate::decoder::{Activation, Attention, Decoder, NormKind};
-use crate::rope::{Partial, RopeSettings};
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["persimmon"], &[2], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 262_144,
-    hidden: 4096,
     intermediate: 16_384,
     layers: 36,
     query_heads: 64,
-    kv_heads: None,
-    head_dim: None,
     context: 16_384,
+    ..SizeDefaults::LLAMA
 };
 
-/// The field of the epsilon of all norms.
-const EPSILON: &str = "layer_norm_eps";
+/// The norms of queries and keys of each head, which Phi has as well.
+pub(super) const HEAD_NORMS: (NormScope, [&str; 2]) = (NormScope::Head, ["q_layernorm", "k_layernorm"]);
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let config = roles.config;
     let sizes = Sizes::read(config, &DEFAULTS)?.with_equal_heads(config)?;
-    let (hidden, intermediate) = (sizes.hidden, sizes.intermediate);
-    let head_norms = flag(config, "qk_layernorm", true)?;
-    let activation = activation(config, "hidden_act", Activation::ReluSquared)?;
+    let hidden = sizes.hidden;
     let partial = Partial::Even { key: "partial_rotary_factor", default: 0.5 };
     let rope = RopeSettings { partial, ..sizes.rope(config) }.read()?;
     let variant = Variant {
         epsilon: 1e-5,
-        epsilon_key: EPSILON,
+        epsilon_key: "layer_norm_eps",
         norm_kind: NormKind::Layer,
         last_norm: "final_layernorm",
+        head_norms: flag(config, "qk_layernorm", true)?.then_some(HEAD_NORMS),
+        mlp_form: MlpForm::Plain(["dense_h_to_4h", "dense_4h_to_h"]),
+        mlp_biases: true,
+        activation: Activation::ReluSquared,
         ..Variant::PLAIN
     };
-    let epsilon = positive(config, EPSILON, variant.epsilon)?;
     let attention = |_, layer: &str| {
-        let name = |part: &str| format!("{layer}.self_attn.{part}");
-        let head_norm = |part: &str| -> Result<_> {
-            if !head_norms {
-                return Ok(None);
-            }
-            Ok(by_head(roles.layer_norm(&name(part), sizes.head_dim, epsilon, true)?))
-        };
-        let inputs = roles.fused(&name("query_key_value"), 3 * hidden, hidden, true)?.by_group(&sizes);
-        let output = roles.linear(&name("dense"), hidden, hidden, true)?;
-        let attention = Attention {
-            query_norm: head_norm("q_layernorm")?,
-            key_norm: head_norm("k_layernorm")?,
-            ..plain_attention(&sizes, inputs, output, core(sizes.scale(), None, Some(&rope)))
-        };
-        Ok(attention.into())
+        let module = format!("{layer}.self_attn");
+        let fused = roles.fused(&format!("{module}.query_key_value"), 3 * hidden, hidden, true)?;
+        let output = roles.linear(&format!("{module}.dense"), hidden, hidden, true)?;
+        let core = core(sizes.scale(), None, Some(&rope));
+        let attention = plain_attention(&sizes, fused.by_group(&sizes), output, core);
+        Ok(variant.normed(roles, &sizes, &module, attention)?.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |_, layer| {
-        let (module, names) = (format!("{layer}.mlp"), ["dense_h_to_4h", "dense_4h_to_h"]);
-        Ok(roles.plain_mlp_of(&module, names, [hidden, intermediate], activation, true)?.into())
-    })
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_of(roles, &sizes, attention, |_, layer| mlp(layer))
 }

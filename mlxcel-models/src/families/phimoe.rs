@@ -3,17 +3,10 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `PhimoeConfig` and `PhimoeForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, expert_count, softmax_router};
-use super::llama::{Variant, decoder_with};
 use super::mistral;
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, expect_number, flag, number, window};
-use crate::decoder::{Activation, Decoder, Gating, NormKind, Router, Scoring};
-use crate::rope::{Kinds, RopeSettings};
+use super::prelude::*;
+use crate::rope::Kinds;
 
 pub(super) const FAMILY: Family = Family::new(&["phimoe"], &[2], describe);
 
@@ -29,25 +22,25 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let rope =
         RopeSettings { theta: 1_000_000.0, kinds: Kinds::ScaledLongRope, ..sizes.rope(config) }.read()?;
     let window = window(config, "sliding_window", None)?;
-    let gating = Gating::Activated(activation(config, "hidden_act", Activation::Silu)?);
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
     let count = expert_count(config, &["num_local_experts"], CHOSEN, 16)?;
     let experts = ExpertSizes { count, chosen: CHOSEN, hidden: sizes.hidden, width: sizes.intermediate };
     let scoring = Scoring::SparseMixer { tolerance: 2.0 * number(config, "router_jitter_noise", 0.01)? };
     let variant = Variant {
         epsilon: 1e-5,
         norm_kind: NormKind::Layer,
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         head_bias: flag(config, "lm_head_bias", false)?,
         ..Variant::PLAIN
     };
     let core = |_| core(sizes.scale(), window, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |_, layer| {
+    variant.decoder_with(roles, &sizes, core, |_, layer| {
         // transformers has renamed the modules, and reads all.
         let gates = ["block_sparse_moe.gate", "mlp.router", "mlp.gate"].map(|gate| format!("{layer}.{gate}"));
         let gate = roles.first_matrix(&gates);
         let router =
             Router { scoring, ..softmax_router(roles.linear(&gate, count, sizes.hidden, false)?, false) };
         let module = gate.rsplit_once('.').map_or(gate.as_str(), |(module, _)| module);
-        Ok(roles.experts(module, ["w1", "w3", "w2"], experts)?.routed(experts, router, gating, None).into())
+        roles.mixture(module, ["w1", "w3", "w2"], experts, router, activation, None)
     })
 }

@@ -2,27 +2,16 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen2Config` and `Qwen2ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, expect_flag, flag, sliding_windows, window};
-use crate::config::Fields;
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["qwen2"], &[], describe);
 
 pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 151_936,
-    hidden: 4096,
     intermediate: 22_016,
-    layers: 32,
-    query_heads: 32,
     kv_heads: Some(32),
-    head_dim: None,
     context: 32_768,
+    ..SizeDefaults::LLAMA
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -32,7 +21,7 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows = windows(config, sizes.layers)?;
     let rope = sizes.rope(config).read()?;
     let variant = Variant { attention_biases: AttentionBiases::inputs(true), ..Variant::PLAIN };
-    decoder(roles, &sizes, &variant, |index| core(sizes.scale(), windows[index], Some(&rope)))
+    variant.decoder(roles, &sizes, |index| core(sizes.scale(), windows[index], Some(&rope)))
 }
 
 /// Of each layer how many positions it sees: if `use_sliding_window`, `sliding_window` from layer

@@ -3,31 +3,20 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `Qwen2MoeConfig` and `Qwen2MoeForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{ExpertSizes, gated_shared_expert};
-use super::llama::{Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_WIDTH, SLIDING, SizeDefaults, Sizes, activation, flag, layer_types, layer_windows, window,
-};
+use super::prelude::*;
+use super::qwen2;
 use super::sparse_layers::sparse_layers;
-use crate::config::Fields;
-use crate::decoder::{Activation, Decoder};
 
 pub(super) const FAMILY: Family = Family::new(&["qwen2_moe"], &[], describe);
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 151_936,
+pub(super) const DEFAULTS: SizeDefaults = SizeDefaults {
     hidden: 2048,
     intermediate: 5632,
     layers: 24,
     query_heads: 16,
     kv_heads: Some(16),
-    head_dim: None,
-    context: 32_768,
+    ..qwen2::DEFAULTS
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {
@@ -45,15 +34,14 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
 
     let variant = Variant { attention_biases: biases, ..Variant::PLAIN };
     let core = |index: usize| core(sizes.scale(), windows.get(index).copied().flatten(), Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |index, layer| {
-        let module = format!("{layer}.mlp");
+    let mlp = variant.mlp(roles, &sizes)?;
+    variant.decoder_with(roles, &sizes, core, |index, layer| {
         if !is_sparse(index) {
-            let mlp = roles.gated_mlp(&module, [sizes.hidden, sizes.intermediate], activation, false)?;
-            return Ok(mlp.into());
+            return mlp(layer);
         }
-        roles.softmax_experts(&module, "gate", experts, normalised, activation, || {
-            gated_shared_expert(roles, &module, [sizes.hidden, shared_width], activation).map(Some)
-        })
+        let module = format!("{layer}.mlp");
+        let shared = gated_shared_expert(roles, &module, [sizes.hidden, shared_width], activation)?;
+        roles.softmax_experts(&module, "gate", experts, normalised, activation, shared)
     })
 }
 

@@ -4,25 +4,19 @@
 //! The positions of text are the same in all sections of the rotary embedding. The multi-token prediction
 //! layer, `mtp`, is the draft head.
 
-use mlxcel_core::Result;
-
-use super::Family;
+use super::prelude::*;
+use super::qwen2;
 use super::qwen3_next;
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes};
-use crate::decoder::{Activation, Decoder, Operation};
 
 pub(super) const FAMILY: Family = Family::new(&["qwen3_5_text"], &[], describe);
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 248_320,
-    hidden: 4096,
     intermediate: 12_288,
-    layers: 32,
     query_heads: 16,
     kv_heads: Some(4),
     head_dim: Some(256),
-    context: 32_768,
+    ..qwen2::DEFAULTS
 };
 
 fn describe(roles: &Roles<'_>) -> Result<Decoder> {

@@ -3,25 +3,14 @@
 //! Config fields, defaults and arithmetic follow transformers' `Qwen3NextConfig` and `Qwen3NextForCausalLM`.
 //! The multi-token prediction layer, `mtp`, is the draft head.
 
-use mlxcel_core::Result;
-
-use super::blocks::{by_head, core, plain_attention, pre_norm, sequential};
 use super::convolution::taps;
 use super::experts::{ExpertSizes, gated_shared_expert};
-use super::outline::{DraftHeadModules, Outline};
-use super::roles::{Fused, Roles};
-use super::settings::{
-    FULL, LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_WIDTH, LINEAR, SizeDefaults,
-    Sizes, activation, flag, layer_types, positive,
-};
+use super::outline::DraftHeadModules;
+use super::prelude::*;
+use super::qwen2_moe;
+use super::roles::Fused;
 use super::sparse_layers::sparse_layers;
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Attention, AttentionCore, Decay, DecayScope, Decoder, DeltaRule, HeadSharing, Linear, Mixer,
-    Norm, Operation, Selection,
-};
-use crate::rope::{Partial, RopeSettings};
+use crate::decoder::{Decay, DecayScope, DeltaRule, HeadSharing};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion {
@@ -31,16 +20,8 @@ pub(super) const FAMILY: Family = Family {
     ..Family::new(&["qwen3_next"], &[], describe)
 };
 
-const DEFAULTS: SizeDefaults = SizeDefaults {
-    vocabulary: 151_936,
-    hidden: 2048,
-    intermediate: 5632,
-    layers: 48,
-    query_heads: 16,
-    kv_heads: Some(2),
-    head_dim: Some(256),
-    context: 32_768,
-};
+pub(super) const DEFAULTS: SizeDefaults =
+    SizeDefaults { layers: 48, kv_heads: Some(2), head_dim: Some(256), ..qwen2_moe::DEFAULTS };
 /// What the names of the draft head's modules begin with.
 const DRAFT_HEAD: &str = "mtp.";
 
@@ -59,9 +40,8 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         if !(index == sizes.layers && experts.count > 0 || is_sparse(index)) {
             return Ok(roles.gated_mlp(module, shape, activation, false)?.into());
         }
-        roles.softmax_experts(module, "gate", experts, normalised, activation, || {
-            gated_shared_expert(roles, module, [sizes.hidden, shared_width], activation).map(Some)
-        })
+        let shared = gated_shared_expert(roles, module, [sizes.hidden, shared_width], activation)?;
+        roles.softmax_experts(module, "gate", experts, normalised, activation, shared)
     })
 }
 

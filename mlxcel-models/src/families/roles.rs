@@ -121,18 +121,17 @@ impl<'a> Roles<'a> {
     }
 
     /// Whether a decoder was saved without its head, to make embeddings or classes of texts: the files do not
-    /// have it, and either names of tensors begin with the network's own modules or `architectures` names no
-    /// class that generates. The table of embeddings stands in, as where the head is tied to it.
-    pub(super) fn lacks_head(&self, head: &str, embedding: &str) -> Result<bool> {
+    /// have it, and either the names of tensors begin with the network's own modules (`is_bare`) or
+    /// `architectures` names no class that generates. The table of embeddings stands in, as where the head is
+    /// tied to it.
+    pub(super) fn lacks_head(&self, head: &str, is_bare: bool) -> Result<bool> {
         if self.is_wrapped() || self.has_matrix(head) {
             return Ok(false);
         }
         const GENERATING: [&str; 3] = ["ForCausalLM", "LMHeadModel", "ForConditionalGeneration"];
         let classes = self.checkpoint.config().texts("architectures")?.unwrap_or_default();
         let generates = |class: &&str| GENERATING.iter().any(|suffix| class.ends_with(suffix));
-        // OPT's network has its modules in a decoder.
-        let is_outermost = !embedding.strip_prefix("decoder.").unwrap_or(embedding).contains('.');
-        Ok(is_outermost || (!classes.is_empty() && !classes.iter().any(generates)))
+        Ok(is_bare || (!classes.is_empty() && !classes.iter().any(generates)))
     }
 
     /// Whether two tensors of one type and shape have different values, by samples of them: tables that were
@@ -261,11 +260,6 @@ impl<'a> Roles<'a> {
     pub(super) fn rms_norm(&self, name: &str, width: usize, epsilon: f32) -> Result<Norm> {
         let weight = Some(self.tensor(&format!("{name}.weight"), &[width])?);
         Ok(Norm { kind: NormKind::Rms, weight, bias: None, epsilon, offset: 0.0, width })
-    }
-
-    /// The root-mean-square norm whose tensor is `{name}.weight`, of factors less one.
-    pub(super) fn offset_rms_norm(&self, name: &str, width: usize, epsilon: f32) -> Result<Norm> {
-        Ok(Norm { offset: 1.0, ..self.rms_norm(name, width, epsilon)? })
     }
 
     /// The layer norm whose tensors are `{name}.weight` and, if `bias`, `{name}.bias`.

@@ -4,21 +4,8 @@
 //! `RWKV7ForCausalLM`, in whose format checkpoints are published, or of mlx-lm's conversion. The arithmetic is
 //! the paper's (Peng et al., 2025, "RWKV-7 Goose with Expressive Dynamic State Evolution").
 
-use mlxcel_core::Result;
-
-use super::blocks::{pre_norm, sequential};
-use super::outline::Outline;
-use super::roles::Roles;
-use super::settings::{
-    LARGEST_HEAD_COUNT, LARGEST_HEAD_DIM, LARGEST_LAYER_COUNT, LARGEST_VOCABULARY, LARGEST_WIDTH, flag,
-    head_dim, positive,
-};
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Decoder, GeneralizedDeltaRule, Mixer, Mlp, Norm, NormKind, Projection, ShiftedMlp,
-    ShiftedProjection, WeightId,
-};
+use super::prelude::*;
+use crate::decoder::{GeneralizedDeltaRule, Projection, ShiftedMlp, ShiftedProjection, WeightId};
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion::sensitive(&["lora.2", "embeddings"]),

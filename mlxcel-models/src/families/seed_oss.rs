@@ -2,14 +2,7 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `SeedOssConfig` and `SeedOssForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, flag};
-use crate::decoder::Decoder;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["seed_oss"], &[2], describe);
 
@@ -35,5 +28,5 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         mlp_biases: flag(config, "mlp_bias", false)?,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |_| core(sizes.scale(), None, Some(&rope)))
+    variant.decoder(roles, &sizes, |_| core(sizes.scale(), None, Some(&rope)))
 }

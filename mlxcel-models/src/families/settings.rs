@@ -50,6 +50,20 @@ pub(super) struct SizeDefaults {
     pub(super) context: usize,
 }
 
+impl SizeDefaults {
+    /// Llama's. Those of other families are given as what differs from these, or from those of a relative.
+    pub(super) const LLAMA: Self = Self {
+        vocabulary: 32_000,
+        hidden: 4096,
+        intermediate: 11_008,
+        layers: 32,
+        query_heads: 32,
+        kv_heads: None,
+        head_dim: None,
+        context: 2048,
+    };
+}
+
 impl Sizes {
     /// Reads the sizes by the names that most families give them. A size that is `null` is the class's
     /// default too, but for key/value heads and the width of heads, which then follow from the others.

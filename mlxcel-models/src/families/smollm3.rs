@@ -2,16 +2,7 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `SmolLM3Config` and `SmolLM3ForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
-use super::llama::{Variant, decoder};
-use super::roles::Roles;
-use super::settings::{LARGEST_LAYER_COUNT, SizeDefaults, Sizes, flag, sliding_windows, window};
-use crate::config::Fields;
-use crate::decoder::Decoder;
-use crate::rope::RopeSettings;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["smollm3"], &[128_001], describe);
 
@@ -20,12 +11,11 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let defaults = SizeDefaults {
         vocabulary: 128_256,
         hidden: 2048,
-        intermediate: 11_008,
         layers: 36,
         query_heads: 16,
         kv_heads: Some(4),
-        head_dim: None,
         context: 32_768,
+        ..SizeDefaults::LLAMA
     };
     let sizes = Sizes::read(config, &defaults)?;
     let rotated = rotated_layers(config, sizes.layers)?;
@@ -34,12 +24,12 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let windows = sliding_windows(config, sizes.layers, window, |index| sliding && !rotated[index])?;
     let rope = RopeSettings { theta: 2e6, ..sizes.rope(config) }.read()?;
     let variant = Variant {
-        attention_biases: AttentionBiases::all(flag(config, "attention_bias", false)?),
+        attention_biases: AttentionBiases::read(config)?,
         mlp_biases: flag(config, "mlp_bias", false)?,
         tied: true,
         ..Variant::PLAIN
     };
-    decoder(roles, &sizes, &variant, |index| {
+    variant.decoder(roles, &sizes, |index| {
         core(sizes.scale(), windows[index], Some(&rope).filter(|_| rotated[index]))
     })
 }

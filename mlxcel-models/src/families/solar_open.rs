@@ -2,16 +2,8 @@
 //!
 //! Config fields, defaults and arithmetic follow transformers' `SolarOpenConfig` and `SolarOpenForCausalLM`.
 
-use mlxcel_core::Result;
-
-use super::Family;
-use super::blocks::{AttentionBiases, core};
 use super::experts::{GroupedDefaults, GroupedExperts};
-use super::llama::{Variant, decoder_with};
-use super::roles::Roles;
-use super::settings::{SizeDefaults, Sizes, activation, flag};
-use crate::decoder::{Activation, Decoder};
-use crate::rope::RopeSettings;
+use super::prelude::*;
 
 pub(super) const FAMILY: Family = Family::new(&["solar_open"], &[], describe);
 
@@ -40,7 +32,5 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
         ..Variant::PLAIN
     };
     let core = |_| core(sizes.scale(), None, Some(&rope));
-    decoder_with(roles, &sizes, &variant, core, |_, layer| {
-        mixture.or_mlp(roles, &format!("{layer}.mlp"), true)
-    })
+    variant.decoder_with(roles, &sizes, core, |_, layer| mixture.or_mlp(roles, &format!("{layer}.mlp"), true))
 }

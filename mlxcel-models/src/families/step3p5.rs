@@ -6,23 +6,10 @@
 //! for whose absence the two assume different things are required. The multi-token prediction layers, which
 //! follow the others in the files, are ignored.
 
-use mlxcel_core::Result;
-
-use super::blocks::{AttentionBiases, by_head, core};
 use super::experts::{ExpertLinears, ExpertSizes, aliased_size, chosen_of, expert_count, sigmoid_router};
-use super::llama::{Variant, decoder_of};
-use super::roles::Roles;
-use super::settings::{
-    FULL, LARGEST_CONTEXT, LARGEST_HEAD_COUNT, LARGEST_LAYER_COUNT, LARGEST_WIDTH, SLIDING, SizeDefaults,
-    Sizes, expect_flag, expect_number, expect_shared, expect_text, flag, layer_types, positive,
-};
+use super::prelude::*;
 use super::sparse_layers::sparse_layer_types;
-use super::{Conversion, Family};
-use crate::config::Fields;
-use crate::decoder::{
-    Activation, Attention, AttentionCore, Decoder, Gating, Mlp, Norm, Operation, Router, SharedExpert,
-};
-use crate::rope::{Partial, Rope, RopeSettings, refuse_parts};
+use crate::rope::refuse_parts;
 
 pub(super) const FAMILY: Family = Family {
     conversion: Conversion {
@@ -42,13 +29,12 @@ pub(super) const FAMILY: Family = Family {
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 128_815,
-    hidden: 4096,
     intermediate: 11_264,
     layers: 45,
     query_heads: 64,
-    kv_heads: None,
     head_dim: Some(128),
     context: 262_144,
+    ..SizeDefaults::LLAMA
 };
 
 /// What differs between layers.
@@ -70,20 +56,22 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
     let sizes = sizes(config)?;
     let hidden = sizes.hidden;
     let kinds = layer_kinds(config, &sizes)?;
-    let epsilon = positive(config, "rms_norm_eps", 1e-5)?;
     let [biases, mlp_biases] = ["attention_bias", "mlp_bias"].map(|key| flag(config, key, false));
-    let (biases, mlp_biases) = (biases?, mlp_biases?);
     let is_gated = flag(config, GATED, true)?;
     let scale = positive(config, "query_pre_attn_scalar", sizes.head_dim as f64)?.powf(-0.5);
-    let mixture = Mixture::read(config, &sizes, mlp_biases)?;
+    let mixture = Mixture::read(config, &sizes, mlp_biases?)?;
 
     let base = roles.base("model.", "embed_tokens");
     // mlx-lm stacks experts under another name, and adds the one that factors of norms are stored less.
     let is_converted = (0..sizes.layers)
         .any(|index| roles.has(&format!("{base}layers.{index}.mlp.switch_mlp.up_proj.weight")));
-    let offset = if is_converted { 0.0 } else { 1.0 };
-    let shifted_norm = |name: &str, width| Ok(Norm { offset, ..roles.rms_norm(name, width, epsilon)? });
-    let variant = Variant { epsilon: 1e-5, norm_offset: offset, ..Variant::PLAIN };
+    let variant = Variant {
+        epsilon: 1e-5,
+        norm_offset: if is_converted { 0.0 } else { 1.0 },
+        attention_biases: AttentionBiases::all(biases?),
+        head_norms: HEAD_NORMS,
+        ..Variant::PLAIN
+    };
     let attention = |index: usize, layer: &str| {
         let kind = &kinds[index];
         let part = |part: &str| format!("{layer}.self_attn.{part}");
@@ -95,15 +83,10 @@ fn describe(roles: &Roles<'_>) -> Result<Decoder> {
             let message = "false is not supported for a checkpoint that has gates".to_owned();
             return Err(config.unsupported(GATED, message));
         }
-        let attention = Attention {
-            gate: if is_gated { Some(gate()?) } else { None },
-            query_norm: by_head(shifted_norm(&part("q_norm"), sizes.head_dim)?),
-            key_norm: by_head(shifted_norm(&part("k_norm"), sizes.head_dim)?),
-            ..roles.attention(&format!("{layer}.self_attn"), &own, AttentionBiases::all(biases), core)?
-        };
-        Ok(attention.into())
+        let gate = if is_gated { Some(gate()?) } else { None };
+        Ok(Attention { gate, ..variant.attention(roles, &own, layer, core)? }.into())
     };
-    decoder_of(roles, &sizes, &variant, attention, |index, layer| {
+    variant.decoder_of(roles, &sizes, attention, |index, layer| {
         let kind = &kinds[index];
         if kind.sparse {
             return mixture.describe(roles, layer, kind);
@@ -157,39 +140,26 @@ impl Mixture {
 
     /// A gated MLP whose gates and up projections are limited.
     fn mlp(&self, roles: &Roles<'_>, module: &str, width: usize, limit: Option<f32>) -> Result<Mlp> {
-        roles.mlp_with(module, [self.experts.hidden, width], gating(limit), self.biases)
+        roles.gated_mlp_of(module, PROJECTIONS, [self.experts.hidden, width], gating(limit), self.biases)
     }
 
     /// The experts of `layer`, under published names or those of mlx-lm.
     fn describe(&self, roles: &Roles<'_>, layer: &str, kind: &LayerKind) -> Result<Operation> {
         let &Self { experts, shared_width, normalised, scale, .. } = self;
         let ExpertSizes { count, hidden, .. } = experts;
-        let stacks = [format!("{layer}.moe"), format!("{layer}.mlp.switch_mlp")];
-        let is_converted = roles.has(&format!("{}.gate_proj.weight", stacks[1]));
-        let [stack, gate, bias, shared] = if is_converted {
-            let [_, stack] = stacks;
-            [
-                stack,
-                format!("{layer}.mlp.gate.gate"),
-                format!("{layer}.mlp.gate.router_bias"),
-                format!("{layer}.mlp.share_expert"),
-            ]
+        let is_converted = roles.has(&format!("{layer}.mlp.switch_mlp.gate_proj.weight"));
+        let names = if is_converted {
+            ["mlp.switch_mlp", "mlp.gate.gate", "mlp.gate.router_bias", "mlp.share_expert"]
         } else {
-            let [stack, _] = stacks;
-            [
-                stack,
-                format!("{layer}.moe.gate"),
-                format!("{layer}.moe.router_bias"),
-                format!("{layer}.share_expert"),
-            ]
+            ["moe", "moe.gate", "moe.router_bias", "share_expert"]
         };
+        let [stack, gate, bias, shared] = names.map(|name| format!("{layer}.{name}"));
         let bias = roles.tensor_if_there(&bias, &[count])?;
         let projection = roles.linear(&gate, count, hidden, false)?;
         let router = Router { scale, ..sigmoid_router(projection, bias, normalised) };
         let linears = ExpertLinears::new(roles, roles.stacks(&stack, experts)?);
         let mlp = self.mlp(roles, &shared, shared_width, kind.shared_limit)?;
-        let shared = Some(SharedExpert { norm_before: None, mlp, norm_after: None, gate: None });
-        Ok(linears.routed(experts, router, gating(kind.limit), shared).into())
+        Ok(linears.routed(experts, router, gating(kind.limit), Some(mlp.into())).into())
     }
 }
 
