@@ -62,6 +62,13 @@ impl<'g> Draft<'g> {
         self.fields.insert(setting.to_owned(), value.into());
     }
 
+    /// Sets a field of the scaling of the rotary embedding, if there is one.
+    pub(super) fn set_scaling(&mut self, setting: &str, value: impl Into<Value>) {
+        if let Some(Value::Object(scaling)) = self.fields.get_mut("rope_scaling") {
+            scaling.insert(setting.to_owned(), value.into());
+        }
+    }
+
     /// Sets a field to the size of a dimension of the first layer that has this tensor, if one has it.
     pub(super) fn set_size_of(&mut self, setting: &str, tensor: &str, dimension: usize) {
         if let Some(size) = self.size_of(tensor, dimension) {
@@ -100,6 +107,11 @@ impl<'g> Draft<'g> {
     /// A whole number of the architecture that must be there.
     pub(super) fn required_size(&self, key: &str) -> Result<usize> {
         self.size(key)?.ok_or_else(|| self.metadata.absent(&self.key(key)))
+    }
+
+    /// Whole numbers of the architecture, one for each layer, that must be there.
+    pub(super) fn required_sizes(&self, key: &str) -> Result<Sizes> {
+        self.sizes(key)?.ok_or_else(|| self.metadata.absent(&self.key(key)))
     }
 
     /// A number of the architecture.

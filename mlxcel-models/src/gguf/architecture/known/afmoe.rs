@@ -1,9 +1,6 @@
 //! AFMoE (Trinity).
 
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::Fixed::Flag;
-use super::{CHOSEN, PLAIN, RMS_EPSILON, SHARED_EXPERTS, experts_after};
+use super::shared::*;
 
 pub(super) const AFMOE: Architecture = Architecture {
     name: "afmoe",

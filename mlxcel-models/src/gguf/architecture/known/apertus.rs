@@ -1,11 +1,7 @@
 //! Apertus.
 
-use mlxcel_core::Result;
-
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::super::{Architecture, Vectors};
-use super::PLAIN;
+use super::super::Vectors;
+use super::shared::*;
 
 pub(super) const APERTUS: Architecture = Architecture {
     name: "apertus",

@@ -1,13 +1,6 @@
 //! Encoders: BERT and what follows it.
 
-use mlxcel_core::Result;
-
-use super::super::Change::Keep;
-use super::super::Fixed::Text;
-use super::super::Rows::Pairs;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
-use super::{LAYER_EPSILON, PLAIN};
+use super::shared::*;
 
 /// BERT; DistilBERT, without token types; and RoBERTa, whose table of positions the converter has cut at the
 /// first one.

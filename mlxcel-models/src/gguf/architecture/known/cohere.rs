@@ -1,11 +1,6 @@
 //! Cohere.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Rows::Pairs;
-use super::super::draft::Draft;
-use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, SHARED_EXPERTS, WIDTH, expert_width, sparse_layers};
+use super::shared::*;
 
 pub(super) const COMMAND_R: Architecture = Architecture {
     name: "command-r",

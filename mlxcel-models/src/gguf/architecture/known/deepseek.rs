@@ -1,17 +1,8 @@
 //! DeepSeek, and what has its latent attention or its experts.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::super::Change::{Exponential, Keep, NegatedExponential, Taps};
-use super::super::Fixed::{Flag, Null};
-use super::super::Rows::{Paired, Pairs};
-use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
-use super::{
-    CORRECTION, EXPERTS, HEAD_BEHIND_LAYERS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after,
-    mixers,
-};
+use super::shared::*;
 
 /// Ling 3.
 pub(super) const BAILINGMOE3: Architecture = Architecture {
@@ -216,9 +207,7 @@ fn mistral4(draft: &mut Draft<'_>) -> Result<()> {
     draft.copy("attention.head_count", "num_key_value_heads")?;
     // The converter leaves out how queries grow with positions.
     let beta = draft.number("attention.temperature_scale")?.unwrap_or(0.1);
-    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
-        scaling.insert("llama_4_scaling_beta".to_owned(), beta.into());
-    }
+    draft.set_scaling("llama_4_scaling_beta", beta);
     Ok(())
 }
 
@@ -250,13 +239,11 @@ fn latents(draft: &mut Draft<'_>) -> Result<()> {
     if draft.size("attention.q_lora_rank")?.is_none() {
         draft.set("q_lora_rank", Value::Null);
     }
-    if let Some(multiplier) = draft.number("rope.scaling.yarn_log_multiplier")?
-        && let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling")
-    {
+    if let Some(multiplier) = draft.number("rope.scaling.yarn_log_multiplier")? {
         // It is stored times a tenth; single precision is not to be seen.
         let all = (multiplier * 1e7).round() / 1e6;
-        scaling.insert("mscale".to_owned(), all.into());
-        scaling.insert("mscale_all_dim".to_owned(), all.into());
+        draft.set_scaling("mscale", all);
+        draft.set_scaling("mscale_all_dim", all);
     }
     Ok(())
 }

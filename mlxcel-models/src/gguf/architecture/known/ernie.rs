@@ -1,12 +1,6 @@
 //! ERNIE.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Change::Row;
-use super::super::Rows::Pairs;
-use super::super::draft::Draft;
-use super::{PLAIN, RMS_EPSILON, SHARED_EXPERTS, experts_after, width_of_experts};
+use super::shared::*;
 
 pub(super) const ERNIE4_5: Architecture = Architecture {
     name: "ernie4_5",

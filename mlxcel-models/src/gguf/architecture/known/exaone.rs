@@ -1,10 +1,6 @@
 //! EXAONE.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::draft::Draft;
-use super::{CHOSEN, CORRECTION, PLAIN, POST_NORMS, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after};
+use super::shared::*;
 
 pub(super) const EXAONE4: Architecture =
     Architecture { name: "exaone4", model_type: "exaone4", tensors: &[POST_NORMS], adapt: exaone4, ..PLAIN };

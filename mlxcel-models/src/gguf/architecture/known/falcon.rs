@@ -1,13 +1,6 @@
 //! Falcon.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::Fixed::Flag;
-use super::super::Rows::Ungrouped;
-use super::super::draft::Draft;
-use super::{LAYER_EPSILON, PLAIN};
+use super::shared::*;
 
 /// Both architectures, told as the newer one.
 pub(super) const FALCON: Architecture = Architecture {

@@ -1,14 +1,9 @@
 //! Gemma.
 
-use mlxcel_core::Result;
 use serde_json::{Value, json};
 
 use super::super::super::metadata::Sizes;
-use super::super::Change::{Each, Keep};
-use super::super::Fixed::Flag;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
-use super::{FOUR_NORMS, PLAIN, RMS_EPSILON, WIDTH};
+use super::shared::*;
 
 pub(super) const GEMMA: Architecture =
     Architecture { name: "gemma", model_type: "gemma", whole_norms: true, ..PLAIN };

@@ -1,15 +1,6 @@
 //! GLM.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::Rows::Pairs;
-use super::super::draft::Draft;
-use super::{
-    CORRECTION, EXPERTS, HEAD_BEHIND_LAYERS, PLAIN, RMS_EPSILON, ROUTER, SHARED_EXPERTS, experts_after,
-    partial_rotary,
-};
+use super::shared::*;
 
 /// Files of ChatGLM's own checkpoints have queries, keys and values in one matrix.
 pub(super) const CHATGLM: Architecture = Architecture {

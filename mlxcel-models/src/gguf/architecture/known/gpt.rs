@@ -1,14 +1,6 @@
 //! What has the shape of GPT-2 or its authors.
 
-use mlxcel_core::Result;
-use serde_json::Value;
-
-use super::super::Change::Keep;
-use super::super::Fixed::Flag;
-use super::super::Rows::Ungrouped;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name};
-use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, WIDTH, expert_width, partial};
+use super::shared::*;
 
 pub(super) const GPT_OSS: Architecture = Architecture {
     name: "gpt-oss",
@@ -94,10 +86,8 @@ fn gpt_oss(draft: &mut Draft<'_>) -> Result<()> {
     draft.windows(2)?;
     // The pattern begins with a window.
     draft.fields.remove("layer_types");
-    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
-        // What its authors say, and files do not.
-        scaling.insert("truncate".to_owned(), Value::Bool(false));
-    }
+    // What its authors say, and files do not.
+    draft.set_scaling("truncate", false);
     Ok(())
 }
 

@@ -1,12 +1,7 @@
 //! Granite.
 
-use mlxcel_core::Result;
-
-use super::super::Change::Keep;
-use super::super::Rows::Paired;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
-use super::{CHOSEN, PLAIN, RMS_EPSILON, expert_width, mamba, mixers};
+use super::mamba;
+use super::shared::*;
 
 pub(super) const GRANITE: Architecture =
     Architecture { name: "granite", model_type: "granite", rows: Paired, settings: &[SETTINGS], ..PLAIN };

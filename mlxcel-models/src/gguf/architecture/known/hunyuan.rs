@@ -1,11 +1,6 @@
 //! Hunyuan.
 
-use mlxcel_core::Result;
-
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name};
-use super::{CHOSEN, PLAIN, RMS_EPSILON, SHARED_EXPERTS, expert_width, experts, sparse_layers};
+use super::shared::*;
 
 pub(super) const HUNYUAN_DENSE: Architecture =
     Architecture { name: "hunyuan-dense", model_type: "hunyuan_v1_dense", tensors: &[HEAD_NORMS], ..PLAIN };

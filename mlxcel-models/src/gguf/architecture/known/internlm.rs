@@ -1,9 +1,6 @@
 //! InternLM.
 
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::Rows::Paired;
-use super::PLAIN;
+use super::shared::*;
 
 pub(super) const INTERNLM2: Architecture = Architecture {
     name: "internlm2",

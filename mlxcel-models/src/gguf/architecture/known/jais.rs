@@ -1,7 +1,6 @@
 //! Jais.
 
-use super::super::Architecture;
-use super::{LAYER_EPSILON, PLAIN};
+use super::shared::*;
 
 pub(super) const JAIS2: Architecture = Architecture {
     name: "jais2",

@@ -1,12 +1,6 @@
 //! Laguna, and Mellum, which is like it: layers with windows have a rotary embedding of their own.
 
-use mlxcel_core::Result;
-use serde_json::{Map, Value, json};
-
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::{CHOSEN, CORRECTION, PLAIN, RMS_EPSILON, SHARED_EXPERTS, experts, sparse_layers};
+use super::shared::*;
 
 pub(super) const LAGUNA: Architecture = Architecture {
     name: "laguna",
@@ -33,7 +27,7 @@ pub(super) const MELLUM: Architecture = Architecture {
         experts(draft);
         sparse_layers(draft)?;
         draft.windows(4)?;
-        ropes(draft, [1.0, 1.0])
+        layer_ropes(draft, [1.0, 1.0])
     },
     ..PLAIN
 };
@@ -49,9 +43,8 @@ fn laguna(draft: &mut Draft<'_>) -> Result<()> {
             if layer.is_multiple_of(4) { "full_attention" } else { "sliding_attention" }
         })?;
     }
-    let numbers = |key: &str| draft.sizes(key)?.ok_or_else(|| draft.metadata.absent(&draft.key(key)));
-    let heads = numbers("attention.head_count")?;
-    let kv_heads = numbers("attention.head_count_kv")?.of(0);
+    let heads = draft.required_sizes("attention.head_count")?;
+    let kv_heads = draft.required_sizes("attention.head_count_kv")?.of(0);
     let heads = (0..draft.layers()?).map(|layer| heads.of(layer)).collect::<Vec<_>>();
     // The width of gates tells the kind.
     let is_by_head = draft.size_of("attn_gate.weight", 0) == heads.first().copied();
@@ -63,21 +56,5 @@ fn laguna(draft: &mut Draft<'_>) -> Result<()> {
     let part = |key: &str| Ok(draft.size(key)?.map_or(1.0, |rotated| rotated as f64 / width));
     let parts = [part("rope.dimension_count")?, part("rope.dimension_count_swa")?];
     draft.set("partial_rotary_factor", parts[0]);
-    ropes(draft, parts)
-}
-
-/// Rotary settings of layers without windows and of those with them, which turn these parts of heads. The
-/// scaling is of the former.
-fn ropes(draft: &mut Draft<'_>, [full_part, sliding_part]: [f64; 2]) -> Result<()> {
-    let theta = draft.number("rope.freq_base")?.unwrap_or(10_000.0);
-    let local = draft.number("rope.freq_base_swa")?.unwrap_or(theta);
-    let mut full = match draft.fields.remove("rope_scaling") {
-        Some(Value::Object(scaling)) => scaling,
-        _ => Map::new(),
-    };
-    full.insert("rope_theta".to_owned(), theta.into());
-    full.insert("partial_rotary_factor".to_owned(), full_part.into());
-    let sliding = json!({"rope_theta": local, "partial_rotary_factor": sliding_part});
-    draft.set("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
-    Ok(())
+    layer_ropes(draft, parts)
 }

@@ -1,12 +1,6 @@
 //! LFM2.
 
-use mlxcel_core::Result;
-
-use super::super::Change::{Keep, Taps};
-use super::super::Fixed::Flag;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name};
-use super::{CHOSEN, PLAIN, experts_after, mixers};
+use super::shared::*;
 
 pub(super) const LFM2: Architecture = Architecture {
     name: "lfm2",

@@ -1,15 +1,7 @@
 //! Llama, and what differs from it by little.
 
-use mlxcel_core::Result;
-use serde_json::Value;
-
 use super::super::super::metadata::Sizes;
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::Fixed::{Flag, Null, Text};
-use super::super::Rows::{Paired, Pairs};
-use super::super::draft::Draft;
-use super::{CHOSEN, PLAIN, RMS_EPSILON, WIDTH};
+use super::shared::*;
 
 pub(super) const ARCEE: Architecture = Architecture {
     name: "arcee",
@@ -145,10 +137,8 @@ fn llama(draft: &mut Draft<'_>) -> Result<()> {
 fn ministral3(draft: &mut Draft<'_>) -> Result<()> {
     let (log, beta) =
         (draft.number("rope.scaling.yarn_log_multiplier")?, draft.number("attention.temperature_scale")?);
-    if let Some(Value::Object(scaling)) = draft.fields.get_mut("rope_scaling") {
-        for (setting, number) in [("mscale", log), ("mscale_all_dim", log), ("llama_4_scaling_beta", beta)] {
-            scaling.insert(setting.to_owned(), number.into());
-        }
+    for (setting, number) in [("mscale", log), ("mscale_all_dim", log), ("llama_4_scaling_beta", beta)] {
+        draft.set_scaling(setting, number);
     }
     Ok(())
 }

@@ -1,13 +1,6 @@
 //! Mamba.
 
-use mlxcel_core::Result;
-
-use super::super::Change::{Flat, Keep, NegatedExponential, Taps};
-use super::super::Fixed::Flag;
-use super::super::Rows::Changed;
-use super::super::draft::Draft;
-use super::super::{Architecture, Name, Setting};
-use super::{CHOSEN, PLAIN, RMS_EPSILON};
+use super::shared::*;
 
 /// Mamba, or Falcon Mamba where the file says that steps, B and C are normalized.
 pub(super) const MAMBA: Architecture = Architecture {

@@ -1,11 +1,6 @@
 //! MiMo.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::{CHOSEN, CORRECTION, PLAIN, RMS_EPSILON, VALUES, experts, partial_rotary, sparse_layers};
+use super::shared::*;
 
 pub(super) const MIMO2: Architecture = Architecture {
     name: "mimo2",
@@ -27,16 +22,14 @@ pub(super) const MIMO2: Architecture = Architecture {
 };
 
 fn mimo2(draft: &mut Draft<'_>) -> Result<()> {
-    const KV_HEADS: &str = "attention.head_count_kv";
-    const PATTERN: &str = "attention.sliding_window_pattern";
     experts(draft);
     partial_rotary(draft)?;
     sparse_layers(draft)?;
-    let pattern = draft.sizes(PATTERN)?.ok_or_else(|| draft.metadata.absent(&draft.key(PATTERN)))?;
+    let pattern = draft.required_sizes("attention.sliding_window_pattern")?;
     draft.set_by_layer("layer_types", |_, layer| {
         if pattern.of(layer) == 0 { "full_attention" } else { "sliding_attention" }
     })?;
-    let kv_heads = draft.sizes(KV_HEADS)?.ok_or_else(|| draft.metadata.absent(&draft.key(KV_HEADS)))?;
+    let kv_heads = draft.required_sizes("attention.head_count_kv")?;
     for layer in 0..draft.layers()? {
         let is_full = pattern.of(layer) == 0;
         let [heads, sinks] = if is_full {

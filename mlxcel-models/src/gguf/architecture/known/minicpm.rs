@@ -1,12 +1,9 @@
 //! MiniCPM.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::super::Architecture;
-use super::super::Rows::Paired;
-use super::super::draft::Draft;
-use super::{PLAIN, RMS_EPSILON, deepseek};
+use super::deepseek;
+use super::shared::*;
 
 pub(super) const MINICPM: Architecture = Architecture {
     name: "minicpm",

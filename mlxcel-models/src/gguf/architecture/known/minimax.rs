@@ -1,8 +1,6 @@
 //! MiniMax.
 
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::{CHOSEN, PLAIN, RMS_EPSILON, expert_width};
+use super::shared::*;
 
 pub(super) const MINIMAX_M2: Architecture = Architecture {
     name: "minimax-m2",

@@ -1,11 +1,7 @@
 //! Nemotron.
 
-use mlxcel_core::Result;
-
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::{EXPERTS, LAYER_EPSILON, PLAIN, ROUTER, experts, mamba, partial_rotary};
+use super::mamba;
+use super::shared::*;
 
 pub(super) const NEMOTRON: Architecture = Architecture {
     name: "nemotron",

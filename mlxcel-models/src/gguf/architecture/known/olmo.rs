@@ -1,12 +1,8 @@
 //! OLMo.
 
-use mlxcel_core::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::super::Architecture;
-use super::super::Rows::Paired;
-use super::super::draft::Draft;
-use super::{CHOSEN, LAYER_EPSILON, PLAIN, POST_NORMS, RMS_EPSILON, expert_width};
+use super::shared::*;
 
 pub(super) const OLMO: Architecture = Architecture {
     name: "olmo",
@@ -35,14 +31,5 @@ fn olmo2(draft: &mut Draft<'_>) -> Result<()> {
         return Ok(());
     }
     draft.set("model_type", "olmo3");
-    let theta = draft.number("rope.freq_base")?.unwrap_or(10_000.0);
-    let mut full = match draft.fields.remove("rope_scaling") {
-        Some(Value::Object(scaling)) => scaling,
-        _ => serde_json::Map::new(),
-    };
-    full.insert("rope_theta".to_owned(), theta.into());
-    let local = draft.number("rope.freq_base_swa")?.unwrap_or(theta);
-    let sliding = json!({"rope_type": "default", "rope_theta": local});
-    draft.set("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
-    Ok(())
+    layer_ropes(draft, [1.0, 1.0])
 }

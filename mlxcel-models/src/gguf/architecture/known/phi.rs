@@ -1,12 +1,8 @@
 //! Phi.
 
-use mlxcel_core::Result;
 use serde_json::Value;
 
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::{CHOSEN, LAYER_EPSILON, PLAIN, RMS_EPSILON, partial_rotary};
+use super::shared::*;
 
 /// Older files have queries, keys and values in one matrix.
 pub(super) const PHI2: Architecture = Architecture {

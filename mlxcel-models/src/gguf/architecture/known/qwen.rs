@@ -1,14 +1,8 @@
 //! Qwen.
 
-use mlxcel_core::Result;
 use serde_json::json;
 
-use super::super::Change::{Keep, Row};
-use super::super::Fixed::Flag;
-use super::super::Rows::Changed;
-use super::super::draft::Draft;
-use super::super::{Architecture, DraftHead, Name, Setting};
-use super::{CHOSEN, DELTA_RULE, PLAIN, RMS_EPSILON, experts, mixers, partial_rotary};
+use super::shared::*;
 
 pub(super) const QWEN2: Architecture = Architecture { name: "qwen2", model_type: "qwen2", ..PLAIN };
 

@@ -1,8 +1,6 @@
 //! RWKV.
 
-use super::super::Architecture;
-use super::super::Change::{Flat, Keep, Ones};
-use super::{LAYER_EPSILON, PLAIN};
+use super::shared::*;
 
 pub(super) const RWKV7: Architecture = Architecture {
     name: "rwkv7",

@@ -1,8 +1,6 @@
 //! StableLM.
 
-use super::super::Architecture;
-use super::super::Change::Each;
-use super::{LAYER_EPSILON, PLAIN, partial_rotary};
+use super::shared::*;
 
 pub(super) const STABLELM: Architecture = Architecture {
     name: "stablelm",

@@ -1,12 +1,8 @@
 //! Step.
 
-use mlxcel_core::Result;
 use serde_json::{Value, json};
 
-use super::super::Architecture;
-use super::super::Change::Keep;
-use super::super::draft::Draft;
-use super::{PLAIN, RMS_EPSILON, experts, sparse_layers};
+use super::shared::*;
 
 /// Under mlx-lm's names, whose factors of norms are as files have them.
 pub(super) const STEP35: Architecture = Architecture {
@@ -51,13 +47,20 @@ fn step35(draft: &mut Draft<'_>) -> Result<()> {
     sparse_layers(draft)?;
     draft.windows(4)?;
     heads(draft)?;
-    ropes(draft)
+    // Layers without windows rotate half of a head, with factors that files fill up to whole ones.
+    let pairs = draft.head_dim()? / 4;
+    if let Some(Value::Array(factors)) =
+        draft.fields.get_mut("rope_scaling").and_then(|scaling| scaling.get_mut("freq_factors"))
+    {
+        factors.truncate(pairs);
+    }
+    layer_ropes(draft, [0.5, 1.0])
 }
 
 /// Layers with windows have other numbers of heads.
 fn heads(draft: &mut Draft<'_>) -> Result<()> {
-    let numbers = |key: &str| draft.sizes(key)?.ok_or_else(|| draft.metadata.absent(&draft.key(key)));
-    let (query_heads, kv_heads) = (numbers("attention.head_count")?, numbers("attention.head_count_kv")?);
+    let query_heads = draft.required_sizes("attention.head_count")?;
+    let kv_heads = draft.required_sizes("attention.head_count_kv")?;
     let types = draft.fields.get("layer_types").cloned().unwrap_or_default();
     let is_sliding = |layer: &usize| types[*layer] == "sliding_attention";
     let layers = draft.layers()?;
@@ -71,24 +74,5 @@ fn heads(draft: &mut Draft<'_>) -> Result<()> {
         "num_attention_groups": kv_heads.of(sliding),
     });
     draft.set("attention_other_setting", other);
-    Ok(())
-}
-
-/// Layers without windows rotate half of a head, with factors that files fill up to whole ones.
-fn ropes(draft: &mut Draft<'_>) -> Result<()> {
-    let theta = draft.number("rope.freq_base")?.unwrap_or(10_000.0);
-    let local = draft.number("rope.freq_base_swa")?.unwrap_or(theta);
-    let pairs = draft.head_dim()? / 4;
-    let mut full = match draft.fields.remove("rope_scaling") {
-        Some(Value::Object(scaling)) => scaling,
-        _ => serde_json::Map::new(),
-    };
-    if let Some(Value::Array(factors)) = full.get_mut("freq_factors") {
-        factors.truncate(pairs);
-    }
-    full.insert("rope_theta".to_owned(), theta.into());
-    full.insert("partial_rotary_factor".to_owned(), 0.5.into());
-    let sliding = json!({"rope_theta": local, "partial_rotary_factor": 1.0});
-    draft.set("rope_parameters", json!({"full_attention": full, "sliding_attention": sliding}));
     Ok(())
 }
