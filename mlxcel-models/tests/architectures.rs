@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::draft_heads::checkpoints;
-use crate::common::{Draft, repository};
+use crate::common::{Draft, assert_field, repository};
 use crate::draft_heads;
 use mlxcel_core::{ErrorKind, LoadOptions};
 use mlxcel_models::{Checkpoint, supported_model_types};
@@ -192,8 +192,5 @@ fn a_text_model_uses_its_own_settings_and_the_available_head() {
     let mut other = draft;
     other.config["text_config"]["model_type"] = json!("t5");
     let error = other.decoder().unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("text_config.model_type"))
-    );
+    assert_field(&error, ErrorKind::Unsupported, "text_config.model_type", "");
 }

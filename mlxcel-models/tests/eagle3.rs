@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::draft_heads::{HEADS, oracle};
-use crate::common::{Draft, repository};
+use crate::common::{Draft, assert_field, repository};
 use crate::draft_heads::{check_with, head};
 use mlxcel_core::{ErrorKind, LoadOptions, Result};
 use mlxcel_models::{Checkpoint, Decoder, OutputStates};
@@ -78,11 +78,7 @@ fn the_layers_that_a_head_reads_are_named_or_the_default_ones() {
     assert_eq!(depths(&model), [2, 3, 4]);
     for refused in [head.clone(), named(json!([0, 2, 5])), named(json!([0, 2, 2])), named(json!([]))] {
         let error = model_for(&refused).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::InvalidInput, Some(LAYERS)),
-            "{error}"
-        );
+        assert_field(&error, ErrorKind::InvalidInput, LAYERS, "");
     }
 }
 
@@ -95,11 +91,7 @@ fn heads_of_other_models_are_refused() {
         ("qwen3", Draft::eagle3_head("qwen3").set("target_hidden_size", json!(48)), "target_hidden_size"),
     ] {
         for error in described(model, &draft).map(Result::unwrap_err) {
-            assert_eq!(
-                (error.kind(), error.context("field")),
-                (ErrorKind::InvalidInput, Some(field)),
-                "{error}"
-            );
+            assert_field(&error, ErrorKind::InvalidInput, field, "");
         }
     }
     // The embedding of a model of another width cannot be borrowed.
@@ -236,11 +228,7 @@ fn a_head_is_no_model_by_itself() {
     let checkpoint = Checkpoint::open(fixture("llama-head")).unwrap();
     assert!(checkpoint.is_draft_head() && !Checkpoint::open(fixture("llama")).unwrap().is_draft_head());
     let error = checkpoint.decoder().unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("architectures")),
-        "{error}"
-    );
+    assert_field(&error, ErrorKind::Unsupported, "architectures", "");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Draft, Written, repository};
+use crate::common::{Draft, Written, assert_field, repository};
 use mlxcel_core::{ErrorKind, Result};
 use mlxcel_models::{Arrangement, Attention, Decoder, Mixer};
 use serde_json::{Map, Value, json};
@@ -269,21 +269,14 @@ fn settings_that_are_not_implemented_are_refused_by_name() {
         ("nemotron_h", "mlp_hidden_act", json!("silu")),
     ] {
         let error = with(fixture, json!({key: value})).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Unsupported, Some(key)),
-            "{fixture}: {error}"
-        );
+        assert_field(&error, ErrorKind::Unsupported, key, fixture);
     }
     let packed = json!({"quantization_config": {"quant_method": "bitnet", "linear_class": "bitlinear"}});
     let error = with("bitnet", packed).unwrap_err();
     assert_eq!(error.context("field"), Some("quantization_config.quant_method"));
     let letters =
         with("exaone4", json!({"layer_types": null, "sliding_window_pattern": "LLLG"})).unwrap_err();
-    assert_eq!(
-        (letters.kind(), letters.context("field")),
-        (ErrorKind::Unsupported, Some("sliding_window_pattern"))
-    );
+    assert_field(&letters, ErrorKind::Unsupported, "sliding_window_pattern", "");
 }
 
 #[test]
@@ -376,11 +369,7 @@ fn settings_that_contradict_each_other_are_named() {
         ("falcon_h1", json!({"mamba_d_ssm": 50}), "mamba_n_heads"),
     ] {
         let error = with(fixture, changes).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Corrupt, Some(field)),
-            "{fixture}: {error}"
-        );
+        assert_field(&error, ErrorKind::Corrupt, field, fixture);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The llama family: what each setting does to the description.
 
-use crate::common::{Draft, repository};
+use crate::common::{Draft, assert_field, repository};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{
     Activation, Attention, Checkpoint, Decoder, ElementType, Gating, Linear, Mixer, Mlp, Operation, WeightId,
@@ -235,11 +235,7 @@ fn settings_that_contradict_or_exceed_are_named() {
     ];
     for (field, value) in cases {
         let error = Draft::llama().set(field, value.clone()).decoder().unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Corrupt, Some(field)),
-            "{value}: {error}"
-        );
+        assert_field(&error, ErrorKind::Corrupt, field, &value.to_string());
         assert!(error.context("path").unwrap().ends_with("config.json"));
     }
     let odd = Draft::llama().set("num_attention_heads", json!(8)).unset("num_key_value_heads").decoder();

@@ -1,7 +1,7 @@
 //! Families with recurrences: what their settings do to the description, and which are refused.
 
-use crate::common::Draft;
 use crate::common::values::values;
+use crate::common::{Draft, assert_field};
 use mlxcel_core::ErrorKind;
 use mlxcel_models::{Activation, Checkpoint, Decoder, Mixer, Mlp, Operation, StateShape, StateSpace};
 use safetensors::Dtype;
@@ -52,11 +52,7 @@ fn time_steps_have_the_bounds_of_the_settings() {
         [json!([1.0, 0.5]), json!([0.0]), json!(0.5), json!([{"__float__": "NaN"}, 1.0]), json!(["0", "1"])]
     {
         let error = draft.clone().set("time_step_limit", bad.clone()).decoder().unwrap_err();
-        assert_eq!(
-            (error.kind(), error.context("field")),
-            (ErrorKind::Corrupt, Some("time_step_limit")),
-            "{bad}"
-        );
+        assert_field(&error, ErrorKind::Corrupt, "time_step_limit", &bad.to_string());
     }
 }
 

@@ -4,6 +4,7 @@ use mlxcel_core::ErrorKind;
 use mlxcel_models::AttentionMask;
 use serde_json::{Value, json};
 
+use crate::common::assert_field;
 use crate::families::{attentions, with};
 
 #[test]
@@ -66,10 +67,7 @@ fn hunyuan_stretches_the_base_of_its_rotary_embedding_by_alpha() {
 
     let narrow = json!({"head_dim": 2, "rope_parameters": dynamic(json!(16.0))});
     let error = with("hunyuan_v1_dense", narrow).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.context("field")),
-        (ErrorKind::Unsupported, Some("rope_parameters.alpha"))
-    );
+    assert_field(&error, ErrorKind::Unsupported, "rope_parameters.alpha", "");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mlxcel_core::{Error, Result};
+use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::{Checkpoint, Decoder, WeightRef};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -36,48 +36,35 @@ impl Draft {
     /// A Llama with one layer: 8 tokens, hidden 8, MLP 12, 2 query heads over 1 key/value head of 4, tied
     /// head.
     pub(crate) fn llama() -> Self {
+        Self::llama_of(8, 12)
+    }
+
+    /// The same with hidden 128, MLP 256 and heads of 64.
+    pub(crate) fn wide() -> Self {
+        Self::llama_of(128, 256)
+    }
+
+    fn llama_of(hidden: usize, intermediate: usize) -> Self {
         let config = json!({
-            "model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 12,
+            "model_type": "llama", "vocab_size": 8, "hidden_size": hidden, "intermediate_size": intermediate,
             "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
             "tie_word_embeddings": true, "torch_dtype": "bfloat16",
         });
         let mut draft = Self { config, tensors: BTreeMap::new() };
         for (name, shape) in [
-            ("model.embed_tokens.weight", &[8, 8][..]),
-            ("model.norm.weight", &[8]),
-            ("model.layers.0.input_layernorm.weight", &[8]),
-            ("model.layers.0.post_attention_layernorm.weight", &[8]),
-            ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
-            ("model.layers.0.self_attn.k_proj.weight", &[4, 8]),
-            ("model.layers.0.self_attn.v_proj.weight", &[4, 8]),
-            ("model.layers.0.self_attn.o_proj.weight", &[8, 8]),
-            ("model.layers.0.mlp.gate_proj.weight", &[12, 8]),
-            ("model.layers.0.mlp.up_proj.weight", &[12, 8]),
-            ("model.layers.0.mlp.down_proj.weight", &[8, 12]),
+            ("model.embed_tokens.weight", &[8, hidden][..]),
+            ("model.norm.weight", &[hidden]),
+            ("model.layers.0.input_layernorm.weight", &[hidden]),
+            ("model.layers.0.post_attention_layernorm.weight", &[hidden]),
+            ("model.layers.0.self_attn.q_proj.weight", &[hidden, hidden]),
+            ("model.layers.0.self_attn.k_proj.weight", &[hidden / 2, hidden]),
+            ("model.layers.0.self_attn.v_proj.weight", &[hidden / 2, hidden]),
+            ("model.layers.0.self_attn.o_proj.weight", &[hidden, hidden]),
+            ("model.layers.0.mlp.gate_proj.weight", &[intermediate, hidden]),
+            ("model.layers.0.mlp.up_proj.weight", &[intermediate, hidden]),
+            ("model.layers.0.mlp.down_proj.weight", &[hidden, intermediate]),
         ] {
             draft.put(name, Dtype::BF16, shape);
-        }
-        draft
-    }
-
-    /// A Llama of one layer, 8 tokens, hidden 128, MLP 256, 2 query heads over one key/value head of 64, tied
-    /// head.
-    pub(crate) fn wide() -> Self {
-        let mut draft = Self::llama().set("hidden_size", json!(128)).set("intermediate_size", json!(256));
-        for (name, shape) in [
-            ("model.embed_tokens", &[8, 128][..]),
-            ("model.norm", &[128]),
-            ("model.layers.0.input_layernorm", &[128]),
-            ("model.layers.0.post_attention_layernorm", &[128]),
-            ("model.layers.0.self_attn.q_proj", &[128, 128]),
-            ("model.layers.0.self_attn.k_proj", &[64, 128]),
-            ("model.layers.0.self_attn.v_proj", &[64, 128]),
-            ("model.layers.0.self_attn.o_proj", &[128, 128]),
-            ("model.layers.0.mlp.gate_proj", &[256, 128]),
-            ("model.layers.0.mlp.up_proj", &[256, 128]),
-            ("model.layers.0.mlp.down_proj", &[128, 256]),
-        ] {
-            draft.put(&format!("{name}.weight"), Dtype::BF16, shape);
         }
         draft
     }
@@ -217,6 +204,12 @@ impl Written {
 /// The weight of a decoder whose tensor has this name.
 pub(crate) fn weight<'a>(decoder: &'a Decoder, tensor: &str) -> &'a WeightRef {
     decoder.weights().find(|weight| weight.tensor == tensor).unwrap()
+}
+
+/// Holds the kind of an error, and the field that it names.
+#[track_caller]
+pub(crate) fn assert_field(error: &Error, kind: ErrorKind, field: &str, what: &str) {
+    assert_eq!((error.kind(), error.context("field")), (kind, Some(field)), "{what}: {error}");
 }
 
 /// The error with its causes, as a program would print it.
