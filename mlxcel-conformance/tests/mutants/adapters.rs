@@ -3,20 +3,27 @@
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{
     AdapterLimits, Control, InferenceSessionExt, LoadOptions, Result, Row, SequenceId, SequenceOptions,
-    Snapshot, StateIdentity,
+    Snapshot,
 };
 
 use crate::mutants::Mutants;
-use crate::mutants::twist::{Broken, Inner, Twist, tokens_of};
+use crate::mutants::twist::{Broken, Forking, Inner, Twist, tokens_of};
 
 pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
     ("ignores_adapters", || Box::new(IgnoresAdapters)),
     ("adapters_leak", || Box::new(Leaks)),
     ("one_adapter_for_all", || Box::new(OneForAll(None))),
-    ("forks_lose_their_adapter", || Box::new(ForksLoseAdapters)),
     ("restores_with_any_adapter", || Box::new(RestoresWithAny)),
     ("snapshots_forget_their_adapter", || Box::new(SnapshotsForgetAdapters)),
 ];
+
+pub(crate) const FORKS: Mutants<Forking> = &[("forks_lose_their_adapter", |inner, sequence| {
+    let snapshot = inner.session.snapshot(sequence)?;
+    if snapshot.identity().adapter.is_none() {
+        return inner.session.fork(sequence);
+    }
+    inner.recompute(&tokens_of(&snapshot))
+})];
 
 pub(crate) const LOADS: Mutants<fn(&mut LoadOptions)> = &[
     ("ignores_load_adapters", |options| options.adapters = None),
@@ -68,20 +75,6 @@ impl Twist for OneForAll {
     }
 }
 
-struct ForksLoseAdapters;
-
-impl Twist for ForksLoseAdapters {
-    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
-        let snapshot = inner.session.snapshot(sequence)?;
-        if snapshot.identity().adapter.is_none() {
-            return inner.session.fork(sequence);
-        }
-        let fork = inner.session.open()?;
-        inner.session.run_row(Row::extend(fork, &tokens_of(&snapshot)), &Control::default())?;
-        Ok(fork)
-    }
-}
-
 /// Takes a snapshot of any adapter for one of that it is to restore it with.
 struct RestoresWithAny;
 
@@ -103,7 +96,7 @@ struct SnapshotsForgetAdapters;
 impl Twist for SnapshotsForgetAdapters {
     fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
         let snapshot = inner.session.snapshot(sequence)?;
-        let mut identity: StateIdentity = snapshot.identity().clone();
+        let mut identity = snapshot.identity().clone();
         identity.adapter = None;
         Ok(Snapshot::new(identity, snapshot.position(), snapshot.payload()))
     }

@@ -1,5 +1,7 @@
 //! Mutants that compute rightly and answer wrongly, or choose by another plan than they were given.
 
+use std::sync::LazyLock;
+
 use mlxcel_core::{
     Answer, Capabilities, Control, ErrorKind, Positions, Row, RowResult, SampledToken, SamplingField,
     SamplingParams, SamplingPlace, SamplingPlan, TokenMask, Want,
@@ -7,27 +9,75 @@ use mlxcel_core::{
 
 use crate::mutants::Mutants;
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Inner, Results, Twist, text};
+use crate::mutants::twist::{Inner, Results, Rowing, Stepping, Twist};
 
-pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+pub(crate) const UNREFUSALS: Mutants<Unrefusal> = &[
+    ("samples_from_nan", |want| {
+        let chosen = RowResult::Tokens(vec![SampledToken::new(0, f32::NAN)]);
+        matches!(want.answer, Answer::Token { .. }).then_some(chosen)
+    }),
+    ("returns_nan_logits", |want| {
+        matches!(want.answer, Answer::Logits).then(|| RowResult::Logits(vec![vec![f32::NAN; 64]]))
+    }),
+];
+
+static GREEDY: LazyLock<SamplingPlan> = LazyLock::new(SamplingPlan::greedy);
+
+pub(crate) const ROWS: Mutants<Rowing> = &[
+    ("ignores_masks", |row| row.want = row.want.with_masks(&[])),
+    ("accepts_any_mask", |row| {
+        if let Answer::Token { masks, .. } = row.want.answer
+            && !masks.iter().all(|mask| !mask.is_empty() && mask.vocabulary_size() == 64)
+        {
+            row.want = row.want.with_masks(&[]);
+        }
+    }),
+    // Takes a plan that is for the host, and chooses greedily.
+    ("samples_for_the_host", |row| {
+        if let Answer::Token { plan, masks, top } = row.want.answer
+            && plan.place() == SamplingPlace::Host
+        {
+            row.want = Want::token(&GREEDY).with_masks(masks).with_top(top);
+        }
+    }),
+];
+
+pub(crate) const STEPS: Mutants<Stepping> = &[
     // The second most likely token, where it comes close.
-    ("picks_the_second", || Box::new(PicksTheSecond)),
-    ("samples_from_nan", || {
-        Box::new(Unrefuses(|want| {
-            let chosen = RowResult::Tokens(vec![SampledToken::new(0, f32::NAN)]);
-            matches!(want.answer, Answer::Token { .. }).then_some(chosen)
-        }))
+    ("picks_the_second", |inner, rows, control| {
+        let mut results = inner.step(rows, control)?;
+        for (row, result) in rows.iter().zip(&mut results) {
+            if let Some(token) = result.as_mut().ok().and_then(only_token) {
+                let held = inner.text(row.sequence);
+                let want = Want::token(&GREEDY).with_top(2);
+                let again = misread(inner, &held, &Row::new(row.sequence, row.tokens, want))?.into_token()?;
+                if again.top[0].logprob - again.top[1].logprob < 0.5 {
+                    (token.token, token.logprob) = (again.top[1].token, again.top[1].logprob);
+                }
+            }
+        }
+        Ok(results)
     }),
-    ("returns_nan_logits", || {
-        Box::new(Unrefuses(|want| {
-            matches!(want.answer, Answer::Logits).then(|| RowResult::Logits(vec![vec![f32::NAN; 64]]))
-        }))
+    // Limits each draft token by the mask of the next one.
+    ("takes_the_mask_of_another_position", |inner, rows, control| {
+        let rotated = |row: &Row<'_>| match row.want.answer {
+            Answer::Token { masks: [first, others @ ..], .. } => {
+                others.iter().chain([first]).cloned().collect()
+            }
+            _ => Vec::new(),
+        };
+        let masks: Vec<Vec<TokenMask>> = rows.iter().map(rotated).collect();
+        let mut rows = rows.to_vec();
+        rows.iter_mut().zip(&masks).for_each(|(row, masks)| row.want = row.want.with_masks(masks));
+        inner.step(&rows, control)
     }),
-    ("takes_the_mask_of_another_position", || Box::new(RotatesMasks)),
-    ("answers_by_sequence", || Box::new(AnswersBySequence)),
-    ("ignores_masks", || Box::new(Remask(|_| false))),
-    ("accepts_any_mask", || Box::new(Remask(|mask| !mask.is_empty() && mask.vocabulary_size() == 64))),
-    ("samples_for_the_host", || Box::new(SamplesForTheHost)),
+    // The results stand in the order of the sequences.
+    ("answers_by_sequence", |inner, rows, control| {
+        let results = inner.step(rows, control)?;
+        let mut results: Vec<_> = rows.iter().map(|row| row.sequence).zip(results).collect();
+        results.sort_by_key(|(sequence, _)| *sequence);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }),
 ];
 
 pub(crate) const REANSWERS: Mutants<Reanswering> = &[
@@ -169,81 +219,6 @@ fn only_token(result: &mut RowResult) -> Option<&mut SampledToken> {
     }
 }
 
-struct PicksTheSecond;
-
-impl Twist for PicksTheSecond {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let mut results = inner.step(rows, control)?;
-        for (row, result) in rows.iter().zip(&mut results) {
-            if let Some(token) = result.as_mut().ok().and_then(only_token) {
-                let held = text(&mut *inner.session, row.sequence);
-                let plan = SamplingPlan::greedy();
-                let want = Want::token(&plan).with_top(2);
-                let again = misread(inner, &held, &Row::new(row.sequence, row.tokens, want))?.into_token()?;
-                if again.top[0].logprob - again.top[1].logprob < 0.5 {
-                    (token.token, token.logprob) = (again.top[1].token, again.top[1].logprob);
-                }
-            }
-        }
-        Ok(results)
-    }
-}
-
-/// The results stand in the order of the sequences.
-struct AnswersBySequence;
-
-impl Twist for AnswersBySequence {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let results = inner.step(rows, control)?;
-        let mut results: Vec<_> = rows.iter().map(|row| row.sequence).zip(results).collect();
-        results.sort_by_key(|(sequence, _)| *sequence);
-        Ok(results.into_iter().map(|(_, result)| result).collect())
-    }
-}
-
-/// Takes a mask away unless the function keeps it.
-struct Remask(fn(&TokenMask) -> bool);
-
-impl Twist for Remask {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                let keeps = match row.want.answer {
-                    Answer::Token { masks, .. } => masks.iter().all(self.0),
-                    _ => true,
-                };
-                let want = if keeps { row.want } else { row.want.with_masks(&[]) };
-                Row::new(row.sequence, row.tokens, want)
-            })
-            .collect();
-        inner.step(&rows, control)
-    }
-}
-
-/// Limits each draft token by the mask of the next one.
-struct RotatesMasks;
-
-impl Twist for RotatesMasks {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let rotated: Vec<Vec<TokenMask>> = rows
-            .iter()
-            .map(|row| match row.want.answer {
-                Answer::Token { masks: [first, others @ ..], .. } => {
-                    others.iter().chain([first]).cloned().collect()
-                }
-                _ => Vec::new(),
-            })
-            .collect();
-        let rows: Vec<_> = rows
-            .iter()
-            .zip(&rotated)
-            .map(|(row, masks)| Row::new(row.sequence, row.tokens, row.want.with_masks(masks)))
-            .collect();
-        inner.step(&rows, control)
-    }
-}
-
 /// What a plan may be mistaken by.
 pub(crate) struct Steps {
     counter: u64,
@@ -284,45 +259,22 @@ impl Twist for Replan {
                 _ => None,
             })
             .collect();
-        let rows: Vec<_> = rows
-            .iter()
-            .zip(&plans)
-            .map(|(row, plan)| match (row.want.answer, plan) {
-                (Answer::Token { masks, top, .. }, Some(plan)) => {
-                    let want = Want::token(plan).with_masks(masks).with_top(top);
-                    Row::new(row.sequence, row.tokens, want)
-                }
-                _ => *row,
-            })
-            .collect();
-        inner.step(&rows, control)
-    }
-}
-
-/// Takes a plan that is for the host, and chooses greedily.
-struct SamplesForTheHost;
-
-impl Twist for SamplesForTheHost {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let greedy = SamplingPlan::greedy();
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| match row.want.answer {
-                Answer::Token { plan, masks, top } if plan.place() == SamplingPlace::Host => {
-                    let want = Want::token(&greedy).with_masks(masks).with_top(top);
-                    Row::new(row.sequence, row.tokens, want)
-                }
-                _ => *row,
-            })
-            .collect();
+        let mut rows = rows.to_vec();
+        for (row, plan) in rows.iter_mut().zip(&plans) {
+            if let (Answer::Token { masks, top, .. }, Some(plan)) = (row.want.answer, plan) {
+                row.want = Want::token(plan).with_masks(masks).with_top(top);
+            }
+        }
         inner.step(&rows, control)
     }
 }
 
 /// Answers what the device refuses.
-struct Unrefuses(fn(Want<'_>) -> Option<RowResult>);
+pub(crate) struct Unrefuse(pub(crate) Unrefusal);
 
-impl Twist for Unrefuses {
+type Unrefusal = fn(Want<'_>) -> Option<RowResult>;
+
+impl Twist for Unrefuse {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?.into_iter().zip(rows).map(|(result, row)| match result {
             Err(error) if error.kind() == ErrorKind::Device => (self.0)(row.want).ok_or(error),

@@ -9,24 +9,95 @@ use mlxcel_core::{
     SequenceState, SessionStats,
 };
 
+use crate::mutants::Mutants;
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Inner, Results, Twist, run, text};
+use crate::mutants::twist::{Closing, Inner, Results, Rowing, Stepping, Twist, run};
 
-/// Works as long as the model is held.
-pub(crate) struct DiesWithModel;
+pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
+    ("bound_to_thread", || Box::new(BoundToThread::default())),
+    ("sessions_are_one", || Box::new(SessionsAreOne)),
+    ("cancel_sticks", || Box::new(CancelSticks::default())),
+    ("faults_poison_all", || Box::new(Poisons::by(ErrorKind::Device, true))),
+    ("short_memory_poisons", || Box::new(Poisons::by(ErrorKind::ResourceExhausted, false))),
+];
 
-impl Twist for DiesWithModel {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+pub(crate) const CLOSES: Mutants<Closing> = &[("poison_cannot_be_closed", |inner, sequence| {
+    if inner.session.state(sequence)?.poisoned {
+        return Err(Error::new(ErrorKind::Poisoned, "close sequence", "it is poisoned"));
+    }
+    inner.session.close(sequence)
+})];
+
+pub(crate) const ROWS: Mutants<Rowing> = &[
+    // Looks at the step's cancellation alone.
+    ("ignores_cancelled_rows", |row| row.cancel = None),
+];
+
+pub(crate) const STEPS: Mutants<Stepping> = &[
+    // Works as long as the model is held.
+    ("session_dies_with_model", |inner, rows, control| {
         if inner.model.upgrade().is_none() {
             return Err(Error::new(ErrorKind::Device, "step", "the weights are gone"));
         }
         inner.step(rows, control)
-    }
+    }),
+    // On every thread but the model's first, caches begin one token late.
+    ("serves_one_thread", |inner, rows, control| {
+        let mut results = inner.step(rows, control)?;
+        let here = std::thread::current().id();
+        if *inner.shared.thread.get_or_init(|| here) == here {
+            return Ok(results);
+        }
+        for (row, result) in rows.iter().zip(&mut results) {
+            if result.is_ok() {
+                let held = inner.text(row.sequence);
+                *result = misread(inner, held.get(1..).unwrap_or_default(), row);
+            }
+        }
+        Ok(results)
+    }),
+    ("ignores_cancel", |inner, rows, _| inner.step(rows, &Control::default())),
+    // Takes the cancellation of a row for that of the step.
+    ("cancelled_row_stops_the_others", |inner, rows, control| {
+        match rows.iter().find_map(|row| row.cancel.filter(|cancel| cancel.is_cancelled())) {
+            Some(cancel) => inner.step(rows, &Control::cancelled_by(cancel)),
+            None => inner.step(rows, control),
+        }
+    }),
+    // A cancelled row takes a token back too many.
+    ("cancel_loses_a_token", |inner, rows, control| {
+        let results = inner.step(rows, control)?;
+        for sequence in answered_by(ErrorKind::Cancelled, rows, &results) {
+            let position = inner.session.state(sequence)?.position;
+            inner.session.rewind(sequence, position.saturating_sub(1))?;
+        }
+        Ok(results)
+    }),
+    // A sequence that there was no memory for moves on all the same.
+    ("short_memory_feeds", |inner, rows, control| {
+        let results = inner.step(rows, control)?;
+        let failed = answered_by(ErrorKind::ResourceExhausted, rows, &results);
+        for row in rows.iter().filter(|row| failed.contains(&row.sequence)) {
+            inner.step(&[Row::extend(row.sequence, row.tokens)], control)?;
+        }
+        Ok(results)
+    }),
+];
+
+/// The sequences whose rows were answered by an error of this kind.
+fn answered_by(kind: ErrorKind, rows: &[Row<'_>], results: &[Result<RowResult>]) -> Vec<SequenceId> {
+    let failed = rows.iter().zip(results).filter(|(_, result)| is(kind, result));
+    failed.map(|(row, _)| row.sequence).collect()
+}
+
+/// Whether a row was answered by an error of this kind.
+fn is(kind: ErrorKind, result: &Result<RowResult>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == kind)
 }
 
 /// Works on the thread that it was first used on.
 #[derive(Default)]
-pub(crate) struct BoundToThread {
+struct BoundToThread {
     thread: Option<ThreadId>,
 }
 
@@ -40,28 +111,8 @@ impl Twist for BoundToThread {
     }
 }
 
-/// On every thread but the model's first, caches begin one token late.
-pub(crate) struct ServesOneThread;
-
-impl Twist for ServesOneThread {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let mut results = inner.step(rows, control)?;
-        let here = std::thread::current().id();
-        if *inner.shared.thread.get_or_init(|| here) == here {
-            return Ok(results);
-        }
-        for (row, result) in rows.iter().zip(&mut results) {
-            if result.is_ok() {
-                let held = text(&mut *inner.session, row.sequence);
-                *result = misread(inner, held.get(1..).unwrap_or_default(), row);
-            }
-        }
-        Ok(results)
-    }
-}
-
 /// All sessions of a model are one.
-pub(crate) struct SessionsAreOne;
+struct SessionsAreOne;
 
 impl SessionsAreOne {
     fn with<T>(inner: &Inner, act: impl FnOnce(&mut dyn InferenceSession) -> T) -> T {
@@ -87,36 +138,6 @@ impl Twist for SessionsAreOne {
     }
 }
 
-pub(crate) struct IgnoresCancel;
-
-impl Twist for IgnoresCancel {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], _: &Control<'_>) -> Results {
-        inner.step(rows, &Control::default())
-    }
-}
-
-/// Looks at the step's cancellation alone.
-pub(crate) struct IgnoresCancelledRows;
-
-impl Twist for IgnoresCancelledRows {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let rows: Vec<_> = rows.iter().map(|row| Row::new(row.sequence, row.tokens, row.want)).collect();
-        inner.step(&rows, control)
-    }
-}
-
-/// Takes the cancellation of a row for that of the step.
-pub(crate) struct CancelledRowStopsAll;
-
-impl Twist for CancelledRowStopsAll {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        match rows.iter().find_map(|row| row.cancel.filter(|cancel| cancel.is_cancelled())) {
-            Some(cancel) => inner.step(rows, &Control::cancelled_by(cancel)),
-            None => inner.step(rows, control),
-        }
-    }
-}
-
 /// Looks at cancellation before a step alone: that of the step, or those of its rows.
 pub(crate) struct NoticesAtTheStart {
     pub(crate) steps: bool,
@@ -130,33 +151,11 @@ impl Twist for NoticesAtTheStart {
         if self.steps {
             now.cancel = control.check("step").is_err().then_some(&cancelled);
         }
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|row| match row.check("step") {
-                Ok(()) if !self.steps => Row::new(row.sequence, row.tokens, row.want),
-                _ => *row,
-            })
-            .collect();
-        inner.step(&rows, &now)
-    }
-}
-
-/// Whether a row was answered by an error of this kind.
-fn is(kind: ErrorKind, result: &Result<RowResult>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == kind)
-}
-
-/// A cancelled row takes a token back too many.
-pub(crate) struct CancelLoses;
-
-impl Twist for CancelLoses {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let results = inner.step(rows, control)?;
-        for (row, _) in rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::Cancelled, result)) {
-            let position = inner.session.state(row.sequence)?.position;
-            inner.session.rewind(row.sequence, position.saturating_sub(1))?;
+        let mut rows = rows.to_vec();
+        for row in rows.iter_mut().filter(|row| !self.steps && row.check("step").is_ok()) {
+            row.cancel = None;
         }
-        Ok(results)
+        inner.step(&rows, &now)
     }
 }
 
@@ -174,15 +173,14 @@ impl Twist for CancelOverstates {
     }
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        let stopped = rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::Cancelled, result));
-        self.sequences.extend(stopped.map(|(row, _)| row.sequence));
+        self.sequences.extend(answered_by(ErrorKind::Cancelled, rows, &results));
         Ok(results)
     }
 }
 
 /// Once it was cancelled it stays so.
 #[derive(Default)]
-pub(crate) struct CancelSticks {
+struct CancelSticks {
     error: Option<Error>,
 }
 
@@ -198,31 +196,16 @@ impl Twist for CancelSticks {
     }
 }
 
-pub(crate) struct PoisonStays;
-
-impl Twist for PoisonStays {
-    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
-        if inner.session.state(sequence)?.poisoned {
-            return Err(Error::new(ErrorKind::Poisoned, "close sequence", "it is poisoned"));
-        }
-        inner.session.close(sequence)
-    }
-}
-
 /// After an error of a kind, its row or everything that is open says that it is poisoned.
-pub(crate) struct Poisons {
+struct Poisons {
     kind: ErrorKind,
     all: bool,
     poisoned: BTreeSet<SequenceId>,
 }
 
 impl Poisons {
-    pub(crate) fn all_by(kind: ErrorKind) -> Self {
-        Self { kind, all: true, poisoned: BTreeSet::new() }
-    }
-
-    pub(crate) fn rows_by(kind: ErrorKind) -> Self {
-        Self { kind, all: false, poisoned: BTreeSet::new() }
+    fn by(kind: ErrorKind, all: bool) -> Self {
+        Self { kind, all, poisoned: BTreeSet::new() }
     }
 }
 
@@ -234,29 +217,12 @@ impl Twist for Poisons {
     }
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
-        let failed = rows.iter().zip(&results).filter(|(_, result)| is(self.kind, result));
-        let failed: Vec<SequenceId> = failed.map(|(row, _)| row.sequence).collect();
+        let failed = answered_by(self.kind, rows, &results);
         if self.all && !failed.is_empty() {
             let known = (0..64).map(SequenceId::new);
             self.poisoned.extend(known.filter(|id| inner.session.state(*id).is_ok()));
         }
         self.poisoned.extend(failed);
-        Ok(results)
-    }
-}
-
-/// A sequence that there was no memory for moves on all the same.
-pub(crate) struct ShortMemoryFeeds;
-
-impl Twist for ShortMemoryFeeds {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let results = inner.step(rows, control)?;
-        for (row, _) in
-            rows.iter().zip(&results).filter(|(_, result)| is(ErrorKind::ResourceExhausted, result))
-        {
-            let fed = Row::extend(row.sequence, row.tokens);
-            inner.step(&[fed], control)?;
-        }
         Ok(results)
     }
 }

@@ -3,7 +3,7 @@
 use mlxcel_core::{Control, Result, Row, TokenId};
 
 use crate::mutants::Mutants;
-use crate::mutants::twist::{Inner, Results, Twist, step, text};
+use crate::mutants::twist::{Inner, Results, Twist, step};
 
 pub(crate) const MISREADS: Mutants<Misreading> = &[
     // The second chunk of a prompt overwrites the last token of the first.
@@ -53,8 +53,7 @@ pub(crate) struct Misread(pub(crate) Misreading);
 
 impl Twist for Misread {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let before: Vec<_> =
-            rows.iter().map(|row| (text(&mut *inner.session, row.sequence), row.tokens.to_vec())).collect();
+        let before: Vec<_> = rows.iter().map(|row| (inner.text(row.sequence), row.tokens.to_vec())).collect();
         let results = inner.step(rows, control)?;
         let wrong = results.into_iter().zip(rows).zip(&before).map(|((result, row), (held, _))| {
             result.and_then(|result| match (self.0)(held, row, &before) {

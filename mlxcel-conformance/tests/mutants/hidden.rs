@@ -4,7 +4,7 @@ use mlxcel_core::{Answer, Control, Pooling, Positions, Row, RowResult, TokenId};
 
 use crate::mutants::Mutants;
 use crate::mutants::answers::Reanswering;
-use crate::mutants::twist::{Inner, Results, Twist, step, text};
+use crate::mutants::twist::{Inner, Results, Stepping, Twist, step};
 
 pub(crate) const REANSWERS: Mutants<Reanswering> = &[
     ("cuts_hidden_states", |_, _, result| {
@@ -28,7 +28,16 @@ pub(crate) const RECOMPUTES: Mutants<Instead> = &[
     ("hidden_states_forget", |_, own, pooling| Some((own.to_vec(), pooling))),
 ];
 
-pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[("swaps_hidden_states", || Box::new(Swaps))];
+/// Rows that want hidden states are answered in reverse.
+pub(crate) const STEPS: Mutants<Stepping> = &[("swaps_hidden_states", |inner, rows, control| {
+    let mut results = inner.step(rows, control)?;
+    let hidden: Vec<usize> =
+        (0..rows.len()).filter(|&row| matches!(rows[row].want.answer, Answer::Hidden)).collect();
+    for (&first, &last) in hidden.iter().zip(hidden.iter().rev()).take(hidden.len() / 2) {
+        results.swap(first, last);
+    }
+    Ok(results)
+})];
 
 pub(crate) const RESTATES: Mutants<Restating> = &[
     ("one_state_for_all_tokens", |states, width| {
@@ -65,27 +74,12 @@ impl Twist for Recompute {
         for (row, result) in rows.iter().zip(&mut results) {
             let (Answer::Hidden, Ok(_)) = (row.want.answer, &result) else { continue };
             let pooling = if row.want.positions == Positions::All { Pooling::Mean } else { Pooling::Last };
-            let held = text(&mut *inner.session, row.sequence);
+            let held = inner.text(row.sequence);
             if let Some((tokens, pooling)) = (self.0)(&held, row.tokens, pooling) {
                 let sequence = inner.scratch.open()?;
                 *result = step(&mut *inner.scratch, &[Row::hidden(sequence, &tokens, pooling)])?.remove(0);
                 inner.scratch.close(sequence)?;
             }
-        }
-        Ok(results)
-    }
-}
-
-/// Rows that want hidden states are answered in reverse.
-struct Swaps;
-
-impl Twist for Swaps {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let mut results = inner.step(rows, control)?;
-        let hidden: Vec<usize> =
-            (0..rows.len()).filter(|&row| matches!(rows[row].want.answer, Answer::Hidden)).collect();
-        for (&first, &last) in hidden.iter().zip(hidden.iter().rev()).take(hidden.len() / 2) {
-            results.swap(first, last);
         }
         Ok(results)
     }

@@ -20,11 +20,11 @@ use mlxcel_conformance::{Check, CheckResult, Expectations, Need, Subject, checks
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{AdapterLimits, Backend, FaultPoint, LoadOptions};
 
-use answers::{Reanswer, Replan};
+use answers::{Reanswer, Replan, Unrefuse};
 use context::Misread;
 use hidden::{Recompute, Restate};
-use rules::Panics;
-use twist::{Broken, Twist};
+use snapshots::Adopt;
+use twist::{Broken, Close, Fork, Restore, Rewind, Rows, State, Stats, Step, Twist};
 
 /// Mutants by name, each with what it alone does.
 pub(crate) type Mutants<C> = &'static [(&'static str, C)];
@@ -34,29 +34,36 @@ type Break = dyn Fn(ReferenceBackend) -> Broken + Send + Sync;
 
 /// The mutants by name.
 static CATALOGUE: LazyLock<BTreeMap<&str, Box<Break>>> = LazyLock::new(|| {
-    let twists = [
+    let twists = &[
         state::TWISTS,
         snapshots::TWISTS,
-        answers::TWISTS,
-        hidden::TWISTS,
         rounding::TWISTS,
         rules::TWISTS,
+        conduct::TWISTS,
         adapters::TWISTS,
     ];
-    let all: Vec<_> = twists
-        .into_iter()
-        .flat_map(|twists| twisted(twists, |twist| twist()))
-        .chain(twisted(context::MISREADS, |misread| Box::new(Misread(misread))))
-        .chain(twisted(answers::REANSWERS, |change| Box::new(Reanswer(change))))
-        .chain(twisted(hidden::REANSWERS, |change| Box::new(Reanswer(change))))
-        .chain(twisted(hidden::RECOMPUTES, |instead| Box::new(Recompute(instead))))
-        .chain(twisted(hidden::RESTATES, |change| Box::new(Restate(change))))
-        .chain(twisted(answers::REPLANS, |change| Box::new(Replan { change, counter: 0 })))
-        .chain(broken(rules::LOADS, |reference, load| Broken { load, ..Broken::new(reference) }))
-        .chain(broken(adapters::LOADS, |reference, load| Broken { load, ..Broken::new(reference) }))
-        .chain(broken(rules::CLAIMS, |reference, claims| Broken { claims, ..Broken::new(reference) }))
-        .chain(broken(rules::OTHERS, |reference, other| other(reference)))
-        .chain(broken(adapters::OTHERS, |reference, other| other(reference)))
+    let steps = &[answers::STEPS, hidden::STEPS, rules::STEPS, conduct::STEPS];
+    let all: Vec<_> = twisted(twists, |twist| twist())
+        .chain(twisted(steps, |step| Box::new(Step(step))))
+        .chain(twisted(&[answers::ROWS, conduct::ROWS], |change| Box::new(Rows(change))))
+        .chain(twisted(&[state::CLOSES, rules::CLOSES, conduct::CLOSES], |close| Box::new(Close(close))))
+        .chain(twisted(&[state::REWINDS], |rewind| Box::new(Rewind(rewind))))
+        .chain(twisted(&[state::FORKS, adapters::FORKS], |fork| Box::new(Fork(fork))))
+        .chain(twisted(&[snapshots::RESTORES], |restore| Box::new(Restore(restore))))
+        .chain(twisted(&[snapshots::ADOPTIONS], |adopt| Box::new(Adopt(adopt))))
+        .chain(twisted(&[rules::STATS], |change| Box::new(Stats(change))))
+        .chain(twisted(&[context::MISREADS], |misread| Box::new(Misread(misread))))
+        .chain(twisted(&[answers::REANSWERS, hidden::REANSWERS], |change| Box::new(Reanswer(change))))
+        .chain(twisted(&[answers::UNREFUSALS], |answer| Box::new(Unrefuse(answer))))
+        .chain(twisted(&[answers::REPLANS], |change| Box::new(Replan { change, counter: 0 })))
+        .chain(twisted(&[hidden::RECOMPUTES], |instead| Box::new(Recompute(instead))))
+        .chain(twisted(&[hidden::RESTATES], |change| Box::new(Restate(change))))
+        .chain(broken(&[rules::LOADS, adapters::LOADS], |reference, load| Broken {
+            load,
+            ..Broken::new(reference)
+        }))
+        .chain(broken(&[rules::CLAIMS], |reference, claims| Broken { claims, ..Broken::new(reference) }))
+        .chain(broken(&[rules::OTHERS, adapters::OTHERS], |reference, other| other(reference)))
         .collect();
     let count = all.len();
     let catalogue: BTreeMap<_, _> = all.into_iter().collect();
@@ -66,19 +73,19 @@ static CATALOGUE: LazyLock<BTreeMap<&str, Box<Break>>> = LazyLock::new(|| {
 
 /// Mutants that are broken in the same way, each by a change of its own.
 fn broken<C: Copy + Send + Sync>(
-    changes: Mutants<C>,
+    changes: &'static [Mutants<C>],
     breaking: fn(ReferenceBackend, C) -> Broken,
 ) -> impl Iterator<Item = (&'static str, Box<Break>)> {
     let mutant = move |change| Box::new(move |reference| breaking(reference, change)) as Box<Break>;
-    changes.iter().map(move |&(name, change)| (name, mutant(change)))
+    changes.iter().copied().flatten().map(move |&(name, change)| (name, mutant(change)))
 }
 
 /// Mutants whose sessions have the same twist, each with a change of its own.
 fn twisted<C: Copy + Send + Sync>(
-    changes: Mutants<C>,
+    changes: &'static [Mutants<C>],
     twist: fn(C) -> Box<dyn Twist>,
 ) -> impl Iterator<Item = (&'static str, Box<Break>)> {
-    changes.iter().map(move |&(name, change)| {
+    changes.iter().copied().flatten().map(move |&(name, change)| {
         let breaking =
             move |reference| Broken { twist: Arc::new(move || twist(change)), ..Broken::new(reference) };
         (name, Box::new(breaking) as Box<Break>)
@@ -207,8 +214,10 @@ fn an_expected_failure_passes_and_a_stale_one_fails() {
 
 #[test]
 fn a_panic_of_the_engine_is_a_failure_of_its_check() {
-    let subject =
-        subject(&|reference| Broken { twist: Arc::new(|| Box::new(Panics)), ..Broken::new(reference) });
+    let subject = subject(&|reference| Broken {
+        twist: Arc::new(|| Box::new(State(|_| panic!("out of paper")))),
+        ..Broken::new(reference)
+    });
     let check = Check::named("positions_count_tokens").unwrap();
     let CheckResult::Failed(failure) = run(check, &subject, &Expectations::none()) else {
         panic!("it did not fail");

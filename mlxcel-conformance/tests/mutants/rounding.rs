@@ -11,7 +11,7 @@ use mlxcel_core::{
 
 use crate::mutants::Mutants;
 use crate::mutants::context::misread;
-use crate::mutants::twist::{Broken, Inner, Results, Twist, text};
+use crate::mutants::twist::{Broken, Inner, Results, Twist};
 
 pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
     ("rounds_to_four_bits_in_batches", || Box::new(Inexact { change: four_bits, in_batches: true })),
@@ -72,7 +72,7 @@ impl Twist for Inexact {
                 (Answer::Token { plan, top, .. }, Ok(RowResult::Tokens(tokens)))
                     if plan.is_greedy() && row.want.positions == Positions::Last =>
                 {
-                    let held = text(&mut *inner.session, row.sequence);
+                    let held = inner.text(row.sequence);
                     let wanted = Row::new(row.sequence, row.tokens, Want::logits());
                     let mut logits = misread(inner, &held, &wanted)?.into_logits()?;
                     (self.change)(&mut logits);

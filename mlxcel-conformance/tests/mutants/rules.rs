@@ -11,13 +11,9 @@ use mlxcel_core::{
 };
 
 use crate::mutants::Mutants;
-use crate::mutants::conduct::{
-    BoundToThread, CancelLoses, CancelOverstates, CancelSticks, CancelledRowStopsAll, DiesWithModel,
-    IgnoresCancel, IgnoresCancelledRows, NoticesAtTheStart, PoisonStays, Poisons, ServesOneThread,
-    SessionsAreOne, ShortMemoryFeeds,
-};
+use crate::mutants::conduct::{CancelOverstates, NoticesAtTheStart};
 use crate::mutants::state::ForksBeyond;
-use crate::mutants::twist::{Broken, Inner, Results, Twist, step};
+use crate::mutants::twist::{Broken, Closing, Inner, Results, State, Stepping, Twist, step};
 
 pub(crate) const LOADS: Mutants<fn(&mut LoadOptions)> = &[
     ("ignores_load_capacity", |options| options.capacity = None),
@@ -47,14 +43,14 @@ pub(crate) const OTHERS: Mutants<fn(ReferenceBackend) -> Broken> = &[
     }),
     ("capacity_one_short", |reference| Broken {
         session: |options, info| options.capacity = Some(options.capacity.unwrap_or(info.capacity) - 1),
-        twist: Arc::new(|| Box::new(OtherCapacity(1))),
+        twist: Arc::new(|| Box::new(State(|state| state.capacity += 1))),
         ..Broken::new(reference)
     }),
     ("capacity_one_beyond", |reference| Broken {
         session: |options, info| {
             options.capacity = options.capacity.map(|capacity| info.capacity.min(capacity + 1));
         },
-        twist: Arc::new(|| Box::new(OtherCapacity(-1))),
+        twist: Arc::new(|| Box::new(State(|state| state.capacity -= 1))),
         ..Broken::new(reference)
     }),
     ("opens_one_too_many", one_too_many),
@@ -86,54 +82,72 @@ fn slow(reference: ReferenceBackend, twist: fn() -> Box<dyn Twist>) -> Broken {
 }
 
 pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
-    ("keeps_closed_sequences", || Box::new(KeepsClosed)),
     ("reuses_ids", || Box::new(ReusesIds::default())),
-    ("session_dies_with_model", || Box::new(DiesWithModel)),
-    ("bound_to_thread", || Box::new(BoundToThread::default())),
-    ("serves_one_thread", || Box::new(ServesOneThread)),
-    ("sessions_are_one", || Box::new(SessionsAreOne)),
     ("counts_rows_as_tokens", || Box::new(CountsRows::default())),
-    ("takes_rows_in_turns", || Box::new(TakesTurns)),
-    ("miscounts_passes", || Box::new(Miscounts(|stats| stats.passes += stats.passes / 3))),
-    ("miscounts_tokens", || Box::new(Miscounts(|stats| stats.tokens = stats.passes))),
     ("stats_fall", || Box::new(StatsFall::default())),
     ("fills_up_before_rejecting", || Box::new(Overfull { refuses: true })),
     ("truncates_rows_at_the_capacity", || Box::new(Overfull { refuses: false })),
-    ("accepts_no_rows", || Box::new(AcceptsNoRows)),
-    ("accepts_empty_rows", || Box::new(AcceptsEmptyRows)),
-    ("wraps_tokens", || Box::new(WrapsTokens)),
-    ("accepts_duplicates", || Box::new(AcceptsDuplicates)),
-    ("one_bad_row_fails_all", || Box::new(BadRows { fail_all: true })),
-    ("omits_bad_rows", || Box::new(BadRows { fail_all: false })),
-    ("ignores_cancel", || Box::new(IgnoresCancel)),
-    ("ignores_cancelled_rows", || Box::new(IgnoresCancelledRows)),
-    ("cancelled_row_stops_the_others", || Box::new(CancelledRowStopsAll)),
-    ("cancel_loses_a_token", || Box::new(CancelLoses)),
-    ("cancel_sticks", || Box::new(CancelSticks::default())),
-    ("poison_cannot_be_closed", || Box::new(PoisonStays)),
-    ("faults_poison_all", || Box::new(Poisons::all_by(ErrorKind::Device))),
-    ("short_memory_poisons", || Box::new(Poisons::rows_by(ErrorKind::ResourceExhausted))),
-    ("short_memory_feeds", || Box::new(ShortMemoryFeeds)),
 ];
 
-/// Says that a sequence holds more or less than it does.
-struct OtherCapacity(isize);
+pub(crate) const STATS: Mutants<fn(&mut SessionStats)> = &[
+    ("miscounts_passes", |stats| stats.passes += stats.passes / 3),
+    ("miscounts_tokens", |stats| stats.tokens = stats.passes),
+];
 
-impl Twist for OtherCapacity {
-    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
-        let mut state = inner.session.state(sequence)?;
-        state.capacity = state.capacity.saturating_add_signed(self.0);
-        Ok(state)
-    }
-}
+pub(crate) const CLOSES: Mutants<Closing> =
+    &[("keeps_closed_sequences", |inner, sequence| inner.session.state(sequence).map(drop))];
 
-struct KeepsClosed;
-
-impl Twist for KeepsClosed {
-    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
-        inner.session.state(sequence).map(drop)
-    }
-}
+pub(crate) const STEPS: Mutants<Stepping> = &[
+    // Claims batches, and computes one row after another.
+    ("takes_rows_in_turns", |inner, rows, control| {
+        let mut results = Vec::new();
+        for row in rows {
+            results.extend(inner.step(&[*row], control)?);
+        }
+        Ok(results)
+    }),
+    ("accepts_no_rows", |inner, rows, control| match rows {
+        [] => Ok(Vec::new()),
+        rows => inner.step(rows, control),
+    }),
+    ("accepts_empty_rows", |inner, rows, control| {
+        let results = inner.step(rows, control)?.into_iter().zip(rows);
+        let accepted = |(result, row): (_, &Row<'_>)| {
+            if row.tokens.is_empty() { Ok(RowResult::Extended) } else { result }
+        };
+        Ok(results.map(accepted).collect())
+    }),
+    ("wraps_tokens", |inner, rows, control| {
+        let wrapped: Vec<Vec<TokenId>> =
+            rows.iter().map(|row| row.tokens.iter().map(|token| token % 64).collect()).collect();
+        let rows: Vec<_> =
+            rows.iter().zip(&wrapped).map(|(row, tokens)| Row::new(row.sequence, tokens, row.want)).collect();
+        inner.step(&rows, control)
+    }),
+    // Feeds the second row of a sequence after the first.
+    ("accepts_duplicates", |inner, rows, control| {
+        let is_second = |i: usize| rows[..i].iter().any(|earlier| earlier.sequence == rows[i].sequence);
+        let mut results = inner.step(rows, control)?;
+        for i in (0..rows.len()).filter(|&i| is_second(i)) {
+            results[i] = step(&mut *inner.session, &rows[i..=i])?.remove(0);
+        }
+        Ok(results)
+    }),
+    // The error of one row is that of the step.
+    ("one_bad_row_fails_all", |inner, rows, control| {
+        let results = inner.step(rows, control)?;
+        match results.iter().find_map(|result| result.as_ref().err()) {
+            Some(error) if rows.len() > 1 => Err(error.clone()),
+            _ => Ok(results),
+        }
+    }),
+    // A bad row has no answer at all.
+    ("omits_bad_rows", |inner, rows, control| {
+        let mut results = inner.step(rows, control)?;
+        results.retain(|result| rows.len() == 1 || result.is_ok());
+        Ok(results)
+    }),
+];
 
 /// Gives the lowest number that is free.
 #[derive(Default)]
@@ -154,8 +168,7 @@ impl ReusesIds {
 
 impl Twist for ReusesIds {
     fn open(&mut self, inner: &mut Inner) -> Result<SequenceId> {
-        let real = inner.session.open()?;
-        Ok(self.number(real))
+        inner.session.open().map(|real| self.number(real))
     }
     fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
         inner.session.close(self.real(sequence))?;
@@ -171,12 +184,10 @@ impl Twist for ReusesIds {
         inner.step(&rows, control)
     }
     fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
-        let real = inner.session.fork(self.real(sequence))?;
-        Ok(self.number(real))
+        inner.session.fork(self.real(sequence)).map(|real| self.number(real))
     }
     fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        let real = inner.session.restore(snapshot)?;
-        Ok(self.number(real))
+        inner.session.restore(snapshot).map(|real| self.number(real))
     }
 }
 
@@ -195,29 +206,6 @@ impl Twist for CountsRows {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         rows.iter().for_each(|row| *self.rows.entry(row.sequence).or_default() += 1);
         inner.step(rows, control)
-    }
-}
-
-/// Claims batches, and computes one row after another.
-struct TakesTurns;
-
-impl Twist for TakesTurns {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let mut results = Vec::new();
-        for row in rows {
-            results.extend(inner.step(&[*row], control)?);
-        }
-        Ok(results)
-    }
-}
-
-struct Miscounts(fn(&mut SessionStats));
-
-impl Twist for Miscounts {
-    fn stats(&self, inner: &Inner) -> SessionStats {
-        let mut stats = inner.session.stats();
-        (self.0)(&mut stats);
-        stats
     }
 }
 
@@ -246,99 +234,20 @@ struct Overfull {
 
 impl Twist for Overfull {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let fitting = |row: &Row<'_>| {
+        let mut fitting = rows.to_vec();
+        for row in &mut fitting {
             let room = inner.session.state(row.sequence).map_or(0, |state| state.remaining());
-            if room == 0 { row.tokens.len() } else { row.tokens.len().min(room) }
-        };
-        let lengths: Vec<_> = rows.iter().map(fitting).collect();
-        let cut: Vec<_> = rows
-            .iter()
-            .zip(&lengths)
-            .map(|(row, &length)| Row::new(row.sequence, &row.tokens[..length], row.want))
-            .collect();
-        let results = inner.step(&cut, control)?;
-        let results = results.into_iter().zip(rows).zip(lengths).map(|((result, row), length)| {
-            if self.refuses && length < row.tokens.len() {
+            if room > 0 {
+                row.tokens = &row.tokens[..row.tokens.len().min(room)];
+            }
+        }
+        let results = inner.step(&fitting, control)?;
+        let results = results.into_iter().zip(rows).zip(&fitting).map(|((result, row), fitting)| {
+            if self.refuses && fitting.tokens.len() < row.tokens.len() {
                 return Err(Error::new(ErrorKind::CapacityExceeded, "step", "no more fits"));
             }
             result
         });
         Ok(results.collect())
-    }
-}
-
-struct AcceptsNoRows;
-
-impl Twist for AcceptsNoRows {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        inner.step(rows, control)
-    }
-}
-
-struct AcceptsEmptyRows;
-
-impl Twist for AcceptsEmptyRows {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let results = inner.step(rows, control)?;
-        let results = results.into_iter().zip(rows);
-        let results =
-            results.map(|(result, row)| if row.tokens.is_empty() { Ok(RowResult::Extended) } else { result });
-        Ok(results.collect())
-    }
-}
-
-struct WrapsTokens;
-
-impl Twist for WrapsTokens {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let wrapped: Vec<Vec<TokenId>> =
-            rows.iter().map(|row| row.tokens.iter().map(|token| token % 64).collect()).collect();
-        let rows: Vec<_> =
-            rows.iter().zip(&wrapped).map(|(row, tokens)| Row::new(row.sequence, tokens, row.want)).collect();
-        inner.step(&rows, control)
-    }
-}
-
-/// Feeds the second row of a sequence after the first.
-struct AcceptsDuplicates;
-
-impl Twist for AcceptsDuplicates {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let is_second = |i: usize| rows[..i].iter().any(|earlier| earlier.sequence == rows[i].sequence);
-        let mut results = inner.step(rows, control)?;
-        for i in (0..rows.len()).filter(|&i| is_second(i)) {
-            results[i] = step(&mut *inner.session, &rows[i..=i])?.remove(0);
-        }
-        Ok(results)
-    }
-}
-
-/// The error of one row is that of the step; or the row has no answer at all.
-struct BadRows {
-    fail_all: bool,
-}
-
-impl Twist for BadRows {
-    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
-        let mut results = inner.step(rows, control)?;
-        if rows.len() > 1 {
-            match results.iter().find_map(|result| result.as_ref().err()) {
-                Some(error) if self.fail_all => return Err(error.clone()),
-                _ => results.retain(Result::is_ok),
-            }
-        }
-        Ok(results)
-    }
-}
-
-/// Runs out of paper.
-pub(crate) struct Panics;
-
-impl Twist for Panics {
-    fn state(&self, _: &Inner, _: SequenceId) -> Result<SequenceState> {
-        panic!("out of paper")
     }
 }

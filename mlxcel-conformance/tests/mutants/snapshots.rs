@@ -5,34 +5,46 @@ use std::collections::BTreeMap;
 use mlxcel_core::{Error, ErrorKind, Result, SequenceId, Snapshot, StateIdentity, TokenId};
 
 use crate::mutants::Mutants;
-use crate::mutants::state::{misremembered, recompute};
-use crate::mutants::twist::{Inner, Twist, rewrite, text, tokens_of};
+use crate::mutants::state::{misremembered, overwrite_wrapped};
+use crate::mutants::twist::{Inner, Restoring, Twist, tokens_of};
 
 pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
-    ("snapshot_forgets_a_token", || Box::new(RestoreForgets)),
     ("snapshot_is_an_alias", || Box::new(SnapshotAlias::default())),
     ("snapshot_is_a_handle", || Box::new(SnapshotHandle::default())),
-    ("restores_anything", || Box::new(RestoresAnything)),
-    ("identity_forgets_the_adapter", || {
-        Box::new(ForgetsPart(|found, own| found.adapter.clone_from(&own.adapter)))
-    }),
-    ("identity_forgets_the_precision", || {
-        Box::new(ForgetsPart(|found, own| found.precision = own.precision))
-    }),
-    ("restores_oversized_snapshots", || Box::new(RestoresTooLong)),
-    ("restores_corrupt_snapshots", || Box::new(RestoresDamage)),
-    ("restore_computes_again", || Box::new(RestoreComputes)),
 ];
 
-struct RestoreForgets;
-
-impl Twist for RestoreForgets {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
+pub(crate) const RESTORES: Mutants<Restoring> = &[
+    ("snapshot_forgets_a_token", |inner, snapshot| {
         let sequence = inner.session.restore(snapshot)?;
-        rewrite(&mut *inner.session, sequence, &misremembered(tokens_of(snapshot)));
+        inner.rewrite(sequence, &misremembered(tokens_of(snapshot)));
         Ok(sequence)
-    }
-}
+    }),
+    // What stands behind the ring's seam alone is restored.
+    ("snapshot_loses_wrapped_positions", |inner, snapshot| {
+        let sequence = inner.session.restore(snapshot)?;
+        overwrite_wrapped(inner, sequence, tokens_of(snapshot));
+        Ok(sequence)
+    }),
+    ("restores_oversized_snapshots", |inner, snapshot| {
+        let capacity = inner.session.capabilities().context;
+        if snapshot.position() <= capacity {
+            return inner.session.restore(snapshot);
+        }
+        inner.recompute(&tokens_of(snapshot)[..capacity])
+    }),
+    ("restores_corrupt_snapshots", |inner, snapshot| match inner.session.restore(snapshot) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => inner.session.open(),
+        result => result,
+    }),
+    ("restore_computes_again", |inner, snapshot| inner.recompute(&tokens_of(snapshot))),
+];
+
+pub(crate) const ADOPTIONS: Mutants<Adoption> = &[
+    // Takes the payload of any engine and model for its own.
+    ("restores_anything", |found, own| found.clone_from(own)),
+    ("identity_forgets_the_adapter", |found, own| found.adapter.clone_from(&own.adapter)),
+    ("identity_forgets_the_precision", |found, own| found.precision = own.precision),
+];
 
 /// A snapshot shows what its sequence came to be.
 #[derive(Default)]
@@ -43,7 +55,7 @@ struct SnapshotAlias {
 
 impl Twist for SnapshotAlias {
     fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
-        self.last.insert(sequence, text(&mut *inner.session, sequence));
+        self.last.insert(sequence, inner.text(sequence));
         inner.session.close(sequence)
     }
     fn snapshot(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<Snapshot> {
@@ -56,7 +68,7 @@ impl Twist for SnapshotAlias {
         let taken = self.taken.iter().find(|(taken, _)| taken == snapshot);
         if let Some(last) = taken.and_then(|(_, sequence)| self.last.get(sequence)) {
             // A ring that went on turning.
-            rewrite(&mut *inner.session, restored, &last[last.len() - snapshot.position()..]);
+            inner.rewrite(restored, &last[last.len() - snapshot.position()..]);
         }
         Ok(restored)
     }
@@ -85,23 +97,13 @@ impl Twist for SnapshotHandle {
     }
 }
 
-/// Takes the payload of any engine and model for its own.
-struct RestoresAnything;
+/// Changes the identity of a snapshot to the session's own, in whole or in part.
+type Adoption = fn(found: &mut StateIdentity, own: &StateIdentity);
 
-impl Twist for RestoresAnything {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        let sequence = inner.scratch.open()?;
-        let own = inner.scratch.snapshot(sequence)?;
-        inner.scratch.close(sequence)?;
-        let adopted = Snapshot::new(own.identity().clone(), snapshot.position(), snapshot.payload());
-        inner.session.restore(&adopted)
-    }
-}
+/// Restores a snapshot as one of another identity.
+pub(crate) struct Adopt(pub(crate) Adoption);
 
-/// Compares identities without one field, which it takes from its own.
-struct ForgetsPart(fn(&mut StateIdentity, &StateIdentity));
-
-impl Twist for ForgetsPart {
+impl Twist for Adopt {
     fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
         let sequence = inner.scratch.open()?;
         let own = inner.scratch.snapshot(sequence)?;
@@ -109,36 +111,5 @@ impl Twist for ForgetsPart {
         let mut identity = snapshot.identity().clone();
         (self.0)(&mut identity, own.identity());
         inner.session.restore(&Snapshot::new(identity, snapshot.position(), snapshot.payload()))
-    }
-}
-
-struct RestoresTooLong;
-
-impl Twist for RestoresTooLong {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        let capacity = inner.session.capabilities().context;
-        if snapshot.position() <= capacity {
-            return inner.session.restore(snapshot);
-        }
-        recompute(inner, &tokens_of(snapshot)[..capacity])
-    }
-}
-
-struct RestoresDamage;
-
-impl Twist for RestoresDamage {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        match inner.session.restore(snapshot) {
-            Err(error) if error.kind() == ErrorKind::Corrupt => inner.session.open(),
-            result => result,
-        }
-    }
-}
-
-struct RestoreComputes;
-
-impl Twist for RestoreComputes {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        recompute(inner, &tokens_of(snapshot))
     }
 }

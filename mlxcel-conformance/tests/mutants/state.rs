@@ -2,29 +2,73 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mlxcel_core::{
-    Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, Snapshot, TokenId,
-};
+use mlxcel_core::{Control, Error, ErrorKind, Result, Row, SequenceId, SequenceState, SessionStats, TokenId};
 
 use crate::mutants::Mutants;
-use crate::mutants::twist::{Inner, Results, Twist, rewrite, step, text, tokens_of};
+use crate::mutants::twist::{Closing, Forking, Inner, Results, Rewinding, Twist};
 
 pub(crate) const TWISTS: Mutants<fn() -> Box<dyn Twist>> = &[
-    ("close_harms_a_neighbour", || Box::new(CloseHarmsNeighbours)),
     ("rewinds_in_name_only", || Box::new(Rewinds::new(|_, held| held))),
     ("rewinds_one_short", || Box::new(Rewinds::new(|to, held| (to + 1).min(held)))),
     ("rewinds_well_once", || Box::new(RewindsOnce::default())),
-    ("rewinds_a_window", || Box::new(RewindsWindow)),
-    ("fork_loses_wrapped_positions", || Box::new(ForkLosesWrapped)),
-    ("snapshot_loses_wrapped_positions", || Box::new(RestoreLosesWrapped)),
     ("windows_grow", || Box::new(WindowsGrow::default())),
-    ("rewinds_forward", || Box::new(RewindsForward)),
-    ("rewind_computes_again", || Box::new(RewindComputes)),
-    ("fork_forgets_a_token", || Box::new(ForkForgets)),
-    ("fork_computes_again", || Box::new(ForkComputes)),
     ("fork_shares_state", || Box::new(ForkShares::default())),
     ("unforks_on_rewind", || Box::new(UnforksOnRewind::default())),
     ("forgets_poison", || Box::new(ForgetsPoison::default())),
+];
+
+pub(crate) const CLOSES: Mutants<Closing> = &[
+    // Closing a sequence spoils the cache of the others.
+    ("close_harms_a_neighbour", |inner, sequence| {
+        inner.session.close(sequence)?;
+        for other in (0..sequence.number() + 16).map(SequenceId::new) {
+            if inner.session.state(other).is_ok() {
+                inner.misremember(other);
+            }
+        }
+        Ok(())
+    }),
+];
+
+pub(crate) const REWINDS: Mutants<Rewinding> = &[
+    // Goes back in a ring as if nothing had been overwritten.
+    ("rewinds_a_window", |inner, sequence, position| {
+        let held = inner.text(sequence);
+        inner.session.rewind(sequence, position)?;
+        if held.len() > RING {
+            inner.rewrite(sequence, &overwritten(held[..position].to_vec(), held.len()));
+        }
+        Ok(())
+    }),
+    ("rewinds_forward", |inner, sequence, position| {
+        let held = inner.session.state(sequence)?.position;
+        inner.session.rewind(sequence, position.min(held))
+    }),
+    ("rewind_computes_again", |inner, sequence, position| {
+        let held = inner.text(sequence);
+        inner.session.rewind(sequence, position)?;
+        inner.rewrite(sequence, &held[..position]);
+        Ok(())
+    }),
+];
+
+pub(crate) const FORKS: Mutants<Forking> = &[
+    // A fork has what stands behind the ring's seam alone.
+    ("fork_loses_wrapped_positions", |inner, sequence| {
+        let fork = inner.session.fork(sequence)?;
+        let held = inner.text(fork);
+        overwrite_wrapped(inner, fork, held);
+        Ok(fork)
+    }),
+    ("fork_forgets_a_token", |inner, sequence| {
+        let fork = inner.session.fork(sequence)?;
+        inner.misremember(fork);
+        Ok(fork)
+    }),
+    ("fork_computes_again", |inner, sequence| {
+        let held = inner.text(sequence);
+        inner.recompute(&held)
+    }),
 ];
 
 /// `tokens` with another one at the end.
@@ -35,29 +79,11 @@ pub(super) fn misremembered(mut tokens: Vec<TokenId>) -> Vec<TokenId> {
     tokens
 }
 
-/// Opens a sequence that holds `tokens` by computing them.
-pub(super) fn recompute(inner: &mut Inner, tokens: &[TokenId]) -> Result<SequenceId> {
-    let sequence = inner.session.open()?;
-    if !tokens.is_empty() {
-        step(&mut *inner.session, &[Row::extend(sequence, tokens)])?.remove(0)?;
-    }
-    Ok(sequence)
-}
-
-/// Closing a sequence spoils the cache of the others.
-struct CloseHarmsNeighbours;
-
-impl Twist for CloseHarmsNeighbours {
-    fn close(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<()> {
-        inner.session.close(sequence)?;
-        for number in 0..sequence.number() + 16 {
-            let other = SequenceId::new(number);
-            if inner.session.state(other).is_ok() {
-                let held = text(&mut *inner.session, other);
-                rewrite(&mut *inner.session, other, &misremembered(held));
-            }
-        }
-        Ok(())
+impl Inner {
+    /// Makes a sequence hold another last token than it was fed.
+    fn misremember(&mut self, sequence: SequenceId) {
+        let held = self.text(sequence);
+        self.rewrite(sequence, &misremembered(held));
     }
 }
 
@@ -100,8 +126,7 @@ impl Twist for RewindsOnce {
     fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
         inner.session.rewind(sequence, position)?;
         if !self.0.insert(sequence) {
-            let held = text(&mut *inner.session, sequence);
-            rewrite(&mut *inner.session, sequence, &misremembered(held));
+            inner.misremember(sequence);
         }
         Ok(())
     }
@@ -118,47 +143,11 @@ fn overwritten(mut tokens: Vec<TokenId>, held: usize) -> Vec<TokenId> {
     tokens
 }
 
-/// Goes back in a ring as if nothing had been overwritten.
-struct RewindsWindow;
-
-impl Twist for RewindsWindow {
-    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
-        let held = text(&mut *inner.session, sequence);
-        inner.session.rewind(sequence, position)?;
-        if held.len() > RING {
-            rewrite(&mut *inner.session, sequence, &overwritten(held[..position].to_vec(), held.len()));
-        }
-        Ok(())
-    }
-}
-
-/// A fork has what stands behind the ring's seam alone.
-struct ForkLosesWrapped;
-
-impl Twist for ForkLosesWrapped {
-    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
-        let fork = inner.session.fork(sequence)?;
-        let held = text(&mut *inner.session, fork);
-        if held.len() > RING {
-            let length = held.len();
-            rewrite(&mut *inner.session, fork, &overwritten(held, length));
-        }
-        Ok(fork)
-    }
-}
-
-/// A snapshot has what stands behind the ring's seam alone.
-struct RestoreLosesWrapped;
-
-impl Twist for RestoreLosesWrapped {
-    fn restore(&mut self, inner: &mut Inner, snapshot: &Snapshot) -> Result<SequenceId> {
-        let sequence = inner.session.restore(snapshot)?;
-        let held = tokens_of(snapshot);
-        if held.len() > RING {
-            let length = held.len();
-            rewrite(&mut *inner.session, sequence, &overwritten(held, length));
-        }
-        Ok(sequence)
+/// Makes `sequence`, which holds these tokens, hold them as a ring has them that they wrap around in.
+pub(super) fn overwrite_wrapped(inner: &mut Inner, sequence: SequenceId, held: Vec<TokenId>) {
+    let length = held.len();
+    if length > RING {
+        inner.rewrite(sequence, &overwritten(held, length));
     }
 }
 
@@ -180,46 +169,6 @@ impl Twist for WindowsGrow {
     }
 }
 
-struct RewindsForward;
-
-impl Twist for RewindsForward {
-    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
-        let held = inner.session.state(sequence)?.position;
-        inner.session.rewind(sequence, position.min(held))
-    }
-}
-
-struct RewindComputes;
-
-impl Twist for RewindComputes {
-    fn rewind(&mut self, inner: &mut Inner, sequence: SequenceId, position: usize) -> Result<()> {
-        let held = text(&mut *inner.session, sequence);
-        inner.session.rewind(sequence, position)?;
-        rewrite(&mut *inner.session, sequence, &held[..position]);
-        Ok(())
-    }
-}
-
-struct ForkForgets;
-
-impl Twist for ForkForgets {
-    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
-        let fork = inner.session.fork(sequence)?;
-        let held = text(&mut *inner.session, fork);
-        rewrite(&mut *inner.session, fork, &misremembered(held));
-        Ok(fork)
-    }
-}
-
-struct ForkComputes;
-
-impl Twist for ForkComputes {
-    fn fork(&mut self, inner: &mut Inner, sequence: SequenceId) -> Result<SequenceId> {
-        let held = text(&mut *inner.session, sequence);
-        recompute(inner, &held)
-    }
-}
-
 /// The fork is fed the source's tokens instead of its own, as if they shared a cache.
 #[derive(Default)]
 struct ForkShares {
@@ -230,12 +179,10 @@ impl Twist for ForkShares {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let results = inner.step(rows, control)?;
         for (&fork, &source) in &self.source_of {
-            let length = text(&mut *inner.session, fork).len();
-            let mut shared = text(&mut *inner.session, source);
-            let own = text(&mut *inner.session, fork);
+            let (own, mut shared) = (inner.text(fork), inner.text(source));
             shared.extend(own.iter().skip(shared.len()));
-            shared.truncate(length);
-            rewrite(&mut *inner.session, fork, &shared);
+            shared.truncate(own.len());
+            inner.rewrite(fork, &shared);
         }
         Ok(results)
     }
@@ -266,8 +213,7 @@ impl Twist for UnforksOnRewind {
         inner.session.rewind(sequence, position)?;
         for fork in self.source_of.iter().filter(|(_, source)| **source == sequence).map(|(fork, _)| *fork) {
             if inner.session.state(fork).is_ok_and(|state| state.position > position) {
-                let held = text(&mut *inner.session, fork);
-                rewrite(&mut *inner.session, fork, &misremembered(held));
+                inner.misremember(fork);
             }
         }
         Ok(())
@@ -300,6 +246,7 @@ impl Twist for ForksBeyond {
         Ok(fork)
     }
 }
+
 /// After a fault it continues with the state that it assumes.
 #[derive(Default)]
 struct ForgetsPoison {
@@ -322,12 +269,12 @@ impl Twist for ForgetsPoison {
     fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
         let real: Vec<_> =
             rows.iter().map(|row| Row::new(self.real(row.sequence), row.tokens, row.want)).collect();
-        let before: Vec<_> = real.iter().map(|row| text(&mut *inner.session, row.sequence)).collect();
+        let before: Vec<_> = real.iter().map(|row| inner.text(row.sequence)).collect();
         let results = inner.step(&real, control)?;
         for ((result, row), held) in results.iter().zip(rows).zip(before) {
             if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Device) {
                 inner.session.close(self.real(row.sequence))?;
-                self.instead.insert(row.sequence, recompute(inner, &held)?);
+                self.instead.insert(row.sequence, inner.recompute(&held)?);
             }
         }
         Ok(results)

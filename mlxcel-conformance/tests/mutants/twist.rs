@@ -35,6 +35,28 @@ impl Inner {
         self.states = (0..rows.len()).map(|row| out.take_states(row)).collect();
         Ok(out.take())
     }
+
+    /// The tokens that a sequence holds; none where there is no such sequence.
+    pub(crate) fn text(&mut self, sequence: SequenceId) -> Vec<TokenId> {
+        self.session.snapshot(sequence).map(|snapshot| tokens_of(&snapshot)).unwrap_or_default()
+    }
+
+    /// Makes a sequence hold other tokens than it was fed.
+    pub(crate) fn rewrite(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
+        self.session.rewind(sequence, 0).unwrap();
+        if !tokens.is_empty() {
+            self.session.run_row(Row::extend(sequence, tokens), &Control::default()).unwrap();
+        }
+    }
+
+    /// Opens a sequence that holds `tokens` by computing them.
+    pub(crate) fn recompute(&mut self, tokens: &[TokenId]) -> Result<SequenceId> {
+        let sequence = self.session.open()?;
+        if !tokens.is_empty() {
+            self.session.run_row(Row::extend(sequence, tokens), &Control::default())?;
+        }
+        Ok(sequence)
+    }
 }
 
 pub(crate) fn run(session: &mut dyn InferenceSession, rows: &[Row<'_>], control: &Control<'_>) -> Results {
@@ -100,6 +122,64 @@ pub(crate) trait Twist: Send {
 pub(crate) struct Straight;
 
 impl Twist for Straight {}
+
+/// Declares twists that replace a method by a function of this type.
+macro_rules! replacing {
+    ($($twist:ident($function:ident): $method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        pub(crate) struct $twist(pub(crate) $function);
+
+        pub(crate) type $function = fn(&mut Inner, $($type),*) -> $result;
+
+        impl Twist for $twist {
+            fn $method(&mut self, inner: &mut Inner, $($argument: $type),*) -> $result {
+                (self.0)(inner, $($argument),*)
+            }
+        }
+    )*};
+}
+
+replacing! {
+    Step(Stepping): step(rows: &[Row<'_>], control: &Control<'_>) -> Results;
+    Close(Closing): close(sequence: SequenceId) -> Result<()>;
+    Rewind(Rewinding): rewind(sequence: SequenceId, position: usize) -> Result<()>;
+    Fork(Forking): fork(sequence: SequenceId) -> Result<SequenceId>;
+    Restore(Restoring): restore(snapshot: &Snapshot) -> Result<SequenceId>;
+}
+
+/// Changes each row before it runs.
+pub(crate) struct Rows(pub(crate) Rowing);
+
+pub(crate) type Rowing = fn(&mut Row<'_>);
+
+impl Twist for Rows {
+    fn step(&mut self, inner: &mut Inner, rows: &[Row<'_>], control: &Control<'_>) -> Results {
+        let mut rows = rows.to_vec();
+        rows.iter_mut().for_each(self.0);
+        inner.step(&rows, control)
+    }
+}
+
+/// Changes what is told of sequences.
+pub(crate) struct State(pub(crate) fn(&mut SequenceState));
+
+impl Twist for State {
+    fn state(&self, inner: &Inner, sequence: SequenceId) -> Result<SequenceState> {
+        let mut state = inner.session.state(sequence)?;
+        (self.0)(&mut state);
+        Ok(state)
+    }
+}
+
+/// Changes what is counted.
+pub(crate) struct Stats(pub(crate) fn(&mut SessionStats));
+
+impl Twist for Stats {
+    fn stats(&self, inner: &Inner) -> SessionStats {
+        let mut stats = inner.session.stats();
+        (self.0)(&mut stats);
+        stats
+    }
+}
 
 /// An engine that is broken in one way.
 #[derive(Clone)]
@@ -266,19 +346,6 @@ pub(crate) fn tokens_of(snapshot: &Snapshot) -> Vec<TokenId> {
         .chunks_exact(12)
         .map(|entry| TokenId::from_le_bytes(entry[..4].try_into().unwrap()))
         .collect()
-}
-
-/// The tokens that a sequence holds; none where there is no such sequence.
-pub(crate) fn text(session: &mut dyn InferenceSession, sequence: SequenceId) -> Vec<TokenId> {
-    session.snapshot(sequence).map(|snapshot| tokens_of(&snapshot)).unwrap_or_default()
-}
-
-/// Makes a sequence hold other tokens than it was fed.
-pub(crate) fn rewrite(session: &mut dyn InferenceSession, sequence: SequenceId, tokens: &[TokenId]) {
-    session.rewind(sequence, 0).unwrap();
-    if !tokens.is_empty() {
-        session.run_row(Row::extend(sequence, tokens), &Control::default()).unwrap();
-    }
 }
 
 /// Runs a step over rows with other tokens or wants.
