@@ -63,26 +63,28 @@ impl Outlook {
         tolerance: &Tolerance,
         what: impl fmt::Display,
     ) -> Outcome {
-        let bounds = self.bounds(tolerance);
-        if chosen.token != self.token {
-            ensure!(
-                self.excuses(chosen.token, tolerance),
-                "{what}: token {} was chosen, and the reference is {} (leading by {})",
-                chosen.token,
-                self.token,
-                self.margin.map_or("an unknown margin".to_owned(), |margin| margin.to_string())
-            );
-        }
-        let expected = match &self.logits {
-            Some(logits) => log_softmax(logits, chosen.token),
-            None => self.logprob,
-        };
-        let error = (chosen.logprob - expected).abs();
         ensure!(
-            error <= bounds.logprob,
-            "{what}: token {} has log probability {}, and the reference {expected}",
+            chosen.token == self.token || self.excuses(chosen.token, tolerance),
+            "{what}: token {} was chosen, and the reference is {} (leading by {})",
             chosen.token,
-            chosen.logprob
+            self.token,
+            self.margin.map_or("an unknown margin".to_owned(), |margin| margin.to_string())
+        );
+        self.scores(chosen.token, chosen.logprob, tolerance, what)
+    }
+
+    /// Fails if `logprob` is not the log probability of `token`; without logits, of the reference's token.
+    pub(crate) fn scores(
+        &self,
+        token: TokenId,
+        logprob: f32,
+        tolerance: &Tolerance,
+        what: impl fmt::Display,
+    ) -> Outcome {
+        let expected = self.logits.as_ref().map_or(self.logprob, |logits| log_softmax(logits, token));
+        ensure!(
+            (logprob - expected).abs() <= self.bounds(tolerance).logprob,
+            "{what}: token {token} has log probability {logprob}, and the reference {expected}"
         );
         Ok(())
     }

@@ -59,7 +59,6 @@ fn drawn(claimed: &Capabilities) -> Outcome<Option<SamplingPlan>> {
     if !claimed.sampling.contains(SamplingField::Temperature) {
         return Ok(None);
     }
-    let mut params = SamplingParams::greedy();
-    params.temperature = 1.0;
+    let params = SamplingParams::greedy().with_temperature(1.0);
     Ok(Some(SamplingPlan::negotiate(&params, claimed)?))
 }

@@ -1,12 +1,12 @@
 //! Token masks. Needs [`Capabilities::token_masks`](mlxcel_core::Capabilities::token_masks).
 
 use mlxcel_core::{
-    Control, ErrorKind, InferenceSession, InferenceSessionExt, Row, SampledToken, SamplingPlan, SequenceId,
-    TokenId, TokenMask, Want,
+    Control, ErrorKind, InferenceSession, InferenceSessionExt, Result, Row, RowResult, SampledToken,
+    SamplingPlan, SequenceId, TokenId, TokenMask, Want,
 };
 
 use crate::failure::{Outcome, ensure, refused};
-use crate::outlook::{argmax, expect_token, log_softmax, stands_at};
+use crate::outlook::{argmax, expect_token, stands_at};
 use crate::subject::Subject;
 use crate::walk::Walk;
 
@@ -15,7 +15,7 @@ fn masked(
     sequence: SequenceId,
     tokens: &[TokenId],
     mask: &TokenMask,
-) -> mlxcel_core::Result<mlxcel_core::RowResult> {
+) -> Result<RowResult> {
     let plan = SamplingPlan::greedy();
     let row = Row::new(sequence, tokens, Want::token(&plan).with_masks(std::slice::from_ref(mask)));
     session.run_row(row, &Control::default())
@@ -34,7 +34,7 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
     let vocabulary = subject.model()?.info().vocabulary_size;
     let tokens = subject.tokens(0, 6)?;
     let free = subject.outlook(&tokens)?;
-    let bounds = free.bounds(&subject.tolerance()?);
+    let tolerance = subject.tolerance()?;
     let without_best = (0..vocabulary as TokenId).filter(|&token| token != free.token);
     let masks = [
         TokenMask::allowing(vocabulary, without_best),
@@ -50,17 +50,11 @@ pub fn masks_are_honoured(subject: &Subject<'_>) -> Outcome {
         let Some(best) = argmax(logits, |token| mask.allows(token)) else { continue };
         let lead = logits[best as usize] - logits[chosen.token as usize];
         ensure!(
-            chosen.token == best || lead < bounds.margin,
+            chosen.token == best || lead < free.bounds(&tolerance).margin,
             "under mask {number} token {} was chosen, and {best} leads it by {lead}",
             chosen.token
         );
-        let expected = log_softmax(logits, chosen.token);
-        ensure!(
-            (chosen.logprob - expected).abs() <= bounds.logprob,
-            "under mask {number} token {} has log probability {}, among all tokens {expected}",
-            chosen.token,
-            chosen.logprob
-        );
+        free.scores(chosen.token, chosen.logprob, &tolerance, format_args!("under mask {number}"))?;
     }
     Ok(())
 }

@@ -10,18 +10,21 @@ use crate::outlook::{argmax, expect_token, extend, log_softmax, step};
 use crate::subject::Subject;
 use crate::tolerance::largest;
 
-/// A device plan with these changes to greedy choice.
-fn plan(subject: &Subject<'_>, change: impl FnOnce(&mut SamplingParams)) -> Outcome<SamplingPlan> {
-    let mut params = SamplingParams::greedy();
-    change(&mut params);
-    Ok(SamplingPlan::negotiate(&params, subject.model()?.capabilities())?)
+/// A device plan of these parameters.
+fn plan(subject: &Subject<'_>, params: &SamplingParams) -> Outcome<SamplingPlan> {
+    Ok(SamplingPlan::negotiate(params, subject.model()?.capabilities())?)
 }
 
-fn drawn(subject: &Subject<'_>, seed: u64) -> Outcome<SamplingPlan> {
-    plan(subject, |params| {
-        params.temperature = 1.0;
-        params.seed = seed;
-    })
+/// A device plan that samples at this temperature.
+fn drawn(subject: &Subject<'_>, temperature: f32, seed: u64) -> Outcome<SamplingPlan> {
+    plan(subject, &SamplingParams::greedy().with_temperature(temperature).with_seed(seed))
+}
+
+/// All tokens, from the most to the least likely.
+fn by_likelihood(logits: &[f32]) -> Vec<TokenId> {
+    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
+    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    order
 }
 
 fn sample(
@@ -59,7 +62,7 @@ pub fn seeds_repeat(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(0, 5)?;
     let mut session = subject.session()?;
     for seed in [0, 1, u64::MAX] {
-        let plan = drawn(subject, seed)?;
+        let plan = drawn(subject, 1.0, seed)?;
         let first = text(&mut *session, &prompt, &plan, 8)?;
         let second = text(&mut *session, &prompt, &plan, 8)?;
         ensure!(first == second, "seed {seed} gave {first:?} and then {second:?}");
@@ -78,11 +81,7 @@ pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
     let mut texts = Vec::new();
     for seed in 0..8 {
         // So high that no choice is certain.
-        let plan = plan(subject, |params| {
-            params.temperature = 100.0;
-            params.seed = seed;
-        })?;
-        texts.push(text(&mut *session, &prompt, &plan, 8)?);
+        texts.push(text(&mut *session, &prompt, &drawn(subject, 100.0, seed)?, 8)?);
     }
     let distinct = texts.iter().enumerate().filter(|&(i, text)| !texts[..i].contains(text)).count();
     ensure!(distinct >= 7, "8 seeds gave {distinct} texts");
@@ -98,7 +97,7 @@ pub fn seeds_differ(subject: &Subject<'_>) -> Outcome {
 /// Kills: `draws_count_steps`.
 pub fn draws_are_stateless(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(2, 9)?;
-    let plan = drawn(subject, 7)?;
+    let plan = drawn(subject, 1.0, 7)?;
     let mut session = subject.session()?;
     let expected = text(&mut *session, &prompt, &plan, 4)?;
     let claimed = session.capabilities().clone();
@@ -147,10 +146,8 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
     for temperature in [0.7, 1.6] {
         let scaled: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
         // Tokens in two halves of about the same probability: the most likely, and the remainder.
-        let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
-        order.sort_by(|&a, &b| scaled[b as usize].total_cmp(&scaled[a as usize]));
         let mut share = 0.0;
-        let likely: Vec<TokenId> = order
+        let likely: Vec<TokenId> = by_likelihood(&scaled)
             .into_iter()
             .take_while(|&token| {
                 let before = share;
@@ -161,11 +158,7 @@ pub fn draws_follow_probabilities(subject: &Subject<'_>) -> Outcome {
         let share: f64 = likely.iter().map(|&token| f64::from(log_softmax(&scaled, token)).exp()).sum();
         let mut hits = 0.0;
         for seed in 0..DRAWS {
-            let plan = plan(subject, |params| {
-                params.temperature = temperature;
-                params.seed = seed;
-            })?;
-            let token = text(&mut *session, &prompt, &plan, 1)?[0];
+            let token = text(&mut *session, &prompt, &drawn(subject, temperature, seed)?, 1)?[0];
             hits += if likely.contains(&token) { 1.0 } else { 0.0 };
         }
         // Five standard deviations of a binomial distribution: a false failure once in a million engines.
@@ -201,28 +194,23 @@ fn undecided(subject: &Subject<'_>) -> Outcome<(Vec<TokenId>, Vec<f32>)> {
 /// `kept` returns, from the probabilities of all tokens, most likely first, how many the filter keeps.
 fn filter_holds(
     subject: &Subject<'_>,
-    tight: impl Fn(&mut SamplingParams),
-    loose: impl Fn(&mut SamplingParams),
+    tight: &SamplingParams,
+    loose: &SamplingParams,
     kept: impl Fn(&[f64]) -> usize,
 ) -> Outcome {
     let (prompt, logits) = undecided(subject)?;
     let mut session = subject.session()?;
-    let mut draw = |seed: u64, temperature: f32, filter: &dyn Fn(&mut SamplingParams)| -> Outcome<_> {
-        let plan = plan(subject, |params| {
-            params.temperature = temperature;
-            params.seed = seed;
-            filter(params);
-        })?;
+    let mut draw = |seed: u64, temperature: f32, filter: &SamplingParams| -> Outcome<_> {
+        let plan = plan(subject, &filter.clone().with_temperature(temperature).with_seed(seed))?;
         let sequence = session.open()?;
         let chosen = sample(&mut *session, sequence, &prompt, &plan)?;
         session.close(sequence)?;
         Ok(chosen)
     };
     for seed in 0..8 {
-        subject.agrees(&draw(seed, 2.0, &tight)?, &prompt, "with a filter that leaves one token")?;
+        subject.agrees(&draw(seed, 2.0, tight)?, &prompt, "with a filter that leaves one token")?;
     }
-    let mut order: Vec<TokenId> = (0..logits.len() as TokenId).collect();
-    order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+    let order = by_likelihood(&logits);
     let probabilities: Vec<f64> =
         order.iter().map(|&token| f64::from(log_softmax(&logits, token)).exp()).collect();
     let count = kept(&probabilities).clamp(1, order.len());
@@ -231,7 +219,7 @@ fn filter_holds(
     let least = logits[order[count - 1] as usize] - bounds.margin;
     let mut seen = Vec::new();
     for seed in 0..64 {
-        let token = draw(seed, 1.0, &loose)?.token;
+        let token = draw(seed, 1.0, loose)?.token;
         ensure!(
             logits[token as usize] >= least,
             "token {token} was drawn, and the filter keeps the {count} most likely: {:?}",
@@ -253,7 +241,8 @@ fn filter_holds(
 ///
 /// Kills: `ignores_top_k`.
 pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
-    filter_holds(subject, |params| params.top_k = Some(1), |params| params.top_k = Some(3), |_| 3)
+    let greedy = SamplingParams::greedy;
+    filter_holds(subject, &greedy().with_top_k(1), &greedy().with_top_k(3), |_| 3)
 }
 
 /// Sampled tokens are in the smallest set of most likely tokens with a total probability of `p`. Needs the
@@ -261,20 +250,16 @@ pub fn top_k_is_honoured(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `ignores_top_p`.
 pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
-    filter_holds(
-        subject,
-        |params| params.top_p = Some(1e-6),
-        |params| params.top_p = Some(0.6),
-        |probabilities| {
-            let mut before = 0.0;
-            let within = probabilities.iter().take_while(|&&probability| {
-                let needed = before < 0.6;
-                before += probability;
-                needed
-            });
-            within.count()
-        },
-    )
+    let greedy = SamplingParams::greedy;
+    filter_holds(subject, &greedy().with_top_p(1e-6), &greedy().with_top_p(0.6), |probabilities| {
+        let mut before = 0.0;
+        let within = probabilities.iter().take_while(|&&probability| {
+            let needed = before < 0.6;
+            before += probability;
+            needed
+        });
+        within.count()
+    })
 }
 
 /// Sampled tokens are at least `p` times as likely as the most likely one. Needs the temperature, min-p and
@@ -282,15 +267,11 @@ pub fn top_p_is_honoured(subject: &Subject<'_>) -> Outcome {
 ///
 /// Kills: `ignores_min_p`.
 pub fn min_p_is_honoured(subject: &Subject<'_>) -> Outcome {
-    filter_holds(
-        subject,
-        |params| params.min_p = Some(1.0),
-        |params| params.min_p = Some(0.5),
-        |probabilities| {
-            let least = 0.5 * probabilities.first().copied().unwrap_or(0.0);
-            probabilities.iter().take_while(|&&probability| probability >= least).count()
-        },
-    )
+    let greedy = SamplingParams::greedy;
+    filter_holds(subject, &greedy().with_min_p(1.0), &greedy().with_min_p(0.5), |probabilities| {
+        let least = 0.5 * probabilities.first().copied().unwrap_or(0.0);
+        probabilities.iter().take_while(|&&probability| probability >= least).count()
+    })
 }
 
 /// Fails unless the choice by `plan` after `prompt` is the argmax of the logits after `score`.
@@ -300,28 +281,22 @@ fn chooses_best(
     plan: &SamplingPlan,
     score: impl Fn(TokenId, f32) -> f32,
 ) -> Outcome {
-    let Some(logits) = subject.outlook(prompt)?.logits else { return Ok(()) };
-    let scores: Vec<f32> = (0..).zip(&logits).map(|(token, &logit)| score(token, logit)).collect();
+    let outlook = subject.outlook(prompt)?;
+    let Some(logits) = &outlook.logits else { return Ok(()) };
+    let scores: Vec<f32> = (0..).zip(logits).map(|(token, &logit)| score(token, logit)).collect();
     let Some(best) = argmax(&scores, |_| true) else { return Ok(()) };
     let mut session = subject.session()?;
     let sequence = session.open()?;
     let chosen = sample(&mut *session, sequence, prompt, plan)?;
     let lead = scores[best as usize] - scores[chosen.token as usize];
-    let bounds = subject.tolerance()?.bounds(Some(largest(&logits)));
+    let tolerance = subject.tolerance()?;
     ensure!(
-        chosen.token == best || lead < bounds.margin.max(1e-5),
+        chosen.token == best || lead < outlook.bounds(&tolerance).margin.max(1e-5),
         "by `{plan}` token {} was chosen, and {best} leads it by {lead}",
         chosen.token
     );
     // The reported distribution is the model's own.
-    let expected = log_softmax(&logits, chosen.token);
-    ensure!(
-        (chosen.logprob - expected).abs() <= bounds.logprob,
-        "by `{plan}` token {} has log probability {}, by the model's own distribution {expected}",
-        chosen.token,
-        chosen.logprob
-    );
-    Ok(())
+    outlook.scores(chosen.token, chosen.logprob, &tolerance, format_args!("by `{plan}`"))
 }
 
 /// Logit biases are added: they can force a token, ban one, and shift the choice. Needs logit bias and
@@ -338,7 +313,7 @@ pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
         vec![(best, -2.0), (0, 1.5)],
         vec![(0, 1e4), (last, 1e4), (0, -1e4)],
     ] {
-        let plan = plan(subject, |params| params.logit_bias.clone_from(&biases))?;
+        let plan = plan(subject, &SamplingParams::greedy().with_logit_bias(biases.clone()))?;
         chooses_best(subject, &prompt, &plan, |token, logit| {
             logit + biases.iter().filter(|(biased, _)| *biased == token).map(|(_, bias)| bias).sum::<f32>()
         })?;
@@ -350,7 +325,7 @@ pub fn biases_are_added(subject: &Subject<'_>) -> Outcome {
 /// token's counts in the text and in its generated part.
 fn penalty_holds(
     subject: &Subject<'_>,
-    change: impl Fn(&mut SamplingParams),
+    params: &SamplingParams,
     score: impl Fn(f32, usize, usize) -> f32,
 ) -> Outcome {
     // The most likely token occurs in the text: at its beginning, at its end, and many times.
@@ -361,21 +336,15 @@ fn penalty_holds(
     }
     let best = subject.outlook(&text)?.token;
     for text in [[&[best], &text[..]].concat(), [&text[..], &[best, best]].concat(), text] {
-        for given in [0, text.len() / 2, text.len()] {
-            let plan = plan(subject, &change)?.with_prompt_length(given);
-            chooses_best(subject, &text, &plan, |token, logit| {
-                let count = |tokens: &[TokenId]| tokens.iter().filter(|&&other| other == token).count();
-                score(logit, count(&text), count(&text[given..]))
-            })?;
-        }
         // If the text has no penalized token, the most likely token is prepended.
         let likely = subject.outlook(&text)?.token;
         let longer = [&[likely, likely], &text[..]].concat();
-        for given in [0, 2] {
-            let plan = plan(subject, &change)?.with_prompt_length(given);
-            chooses_best(subject, &longer, &plan, |token, logit| {
+        let short = [0, text.len() / 2, text.len()].map(|given| (&text, given));
+        for (text, given) in short.into_iter().chain([(&longer, 0), (&longer, 2)]) {
+            let plan = plan(subject, params)?.with_prompt_length(given);
+            chooses_best(subject, text, &plan, |token, logit| {
                 let count = |tokens: &[TokenId]| tokens.iter().filter(|&&other| other == token).count();
-                score(logit, count(&longer), count(&longer[given..]))
+                score(logit, count(text), count(&text[given..]))
             })?;
         }
     }
@@ -388,15 +357,12 @@ fn penalty_holds(
 /// Kills: `ignores_repetition_penalties`.
 pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     let strength = 4.0;
-    penalty_holds(
-        subject,
-        |params| params.repetition_penalty = Some(strength),
-        |logit, held, _| match held {
-            0 => logit,
-            _ if logit < 0.0 => logit * strength,
-            _ => logit / strength,
-        },
-    )
+    let params = SamplingParams::greedy().with_repetition_penalty(strength);
+    penalty_holds(subject, &params, |logit, held, _| match held {
+        0 => logit,
+        _ if logit < 0.0 => logit * strength,
+        _ => logit / strength,
+    })
 }
 
 /// The presence penalty is subtracted once from the logit of each token that was generated, and not from
@@ -405,9 +371,10 @@ pub fn repetition_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
 /// Kills: `ignores_presence_penalties`, `penalises_the_prompt`.
 pub fn presence_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     let strength = 5.0;
+    let params = SamplingParams::greedy().with_presence_penalty(strength);
     penalty_holds(
         subject,
-        |params| params.presence_penalty = Some(strength),
+        &params,
         |logit, _, generated| if generated > 0 { logit - strength } else { logit },
     )
 }
@@ -418,11 +385,8 @@ pub fn presence_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
 /// Kills: `ignores_frequency_penalties`, `penalises_the_prompt`.
 pub fn frequency_penalty_is_applied(subject: &Subject<'_>) -> Outcome {
     let strength = 1.5;
-    penalty_holds(
-        subject,
-        |params| params.frequency_penalty = Some(strength),
-        |logit, _, generated| logit - strength * generated as f32,
-    )
+    let params = SamplingParams::greedy().with_frequency_penalty(strength);
+    penalty_holds(subject, &params, |logit, _, generated| logit - strength * generated as f32)
 }
 
 /// The sampling fields that an engine does not claim, each with an active value.

@@ -97,8 +97,7 @@ pub fn unclaimed_is_unsupported(subject: &Subject<'_>) -> Outcome {
     for (field, plan) in &plans {
         wants.push((Want::token(plan), field.as_str()));
     }
-    let mut params = SamplingParams::greedy();
-    params.temperature = 0.7;
+    let params = SamplingParams::greedy().with_temperature(0.7);
     let host = SamplingPlan::negotiate(&params, &Capabilities::new(1, 1).with_logits(true))?;
     wants.push((Want::token(&host), "a plan for the host"));
     let before = session.stats();

@@ -157,8 +157,7 @@ pub fn drafts_are_masked_individually(subject: &Subject<'_>) -> Outcome {
 /// Kills: `verification_draws_by_the_row`.
 pub fn drafts_are_sampled_as_single_tokens(subject: &Subject<'_>) -> Outcome {
     let prompt = subject.tokens(9, 6)?;
-    let mut params = SamplingParams::greedy();
-    (params.temperature, params.seed) = (1.0, 11);
+    let params = SamplingParams::greedy().with_temperature(1.0).with_seed(11);
     let plan = SamplingPlan::negotiate(&params, subject.session()?.capabilities())?;
     let mut session = subject.session()?;
     let sequence = session.open()?;
