@@ -56,11 +56,8 @@ impl<'f> Builder<'f> {
     pub fn call(&mut self, function: &str, operands: &[Value<'f>]) -> Result<Vec<Value<'f>>> {
         let types = self.operands("call", operands)?;
         let callee = self.state.module.function(function).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Name,
-                "call",
-                format!("there is no function `{function}`, at least not yet"),
-            )
+            let detail = format!("there is no function `{function}`, at least not yet");
+            Error::new(ErrorKind::Name, "call", detail)
         })?;
         let parameters: Vec<&TensorType> =
             callee.arguments.iter().map(|argument| callee.value_type(argument.value)).collect();

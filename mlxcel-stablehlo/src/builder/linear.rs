@@ -59,10 +59,8 @@ impl<'f> Builder<'f> {
         let error =
             |kind, detail: &str| Err(Error::new(kind, "linear", detail).with_operands(operands.clone()));
         if operands.iter().any(|(_, ty)| !ty.element.is_float()) || !out.is_float() {
-            return error(
-                ErrorKind::Element,
-                &format!("x, weight, bias and the result ({out}) must be of floats"),
-            );
+            let detail = format!("x, weight, bias and the result ({out}) must be of floats");
+            return error(ErrorKind::Element, &detail);
         }
         let (x, weight) = (&self.ty(x).shape, &self.ty(weight).shape);
         if weight.len() != 2 || x.last() != weight.last() {

@@ -185,18 +185,12 @@ impl<'f> Builder<'f> {
     pub fn argument(&mut self, name: impl Into<String>, ty: TensorType) -> Result<Value<'f>> {
         let name = name.into();
         if self.frames.len() != 1 {
-            return Err(Error::new(
-                ErrorKind::Structure,
-                "argument",
-                format!("`{name}` is added inside of a region"),
-            ));
+            let detail = format!("`{name}` is added inside of a region");
+            return Err(Error::new(ErrorKind::Structure, "argument", detail));
         }
         if self.arguments.iter().any(|argument| argument.name == name) {
-            return Err(Error::new(
-                ErrorKind::Name,
-                "argument",
-                format!("there is already an argument `{name}`"),
-            ));
+            let detail = format!("there is already an argument `{name}`");
+            return Err(Error::new(ErrorKind::Name, "argument", detail));
         }
         let ty = infer::sized("argument", ty)?;
         let value = self.new_value(ty);

@@ -7,17 +7,14 @@ use crate::types::{ElementType, TensorType};
 
 /// The type of a reduction: the operand without `dimensions`.
 pub fn reduce(operand: &TensorType, reduction: Reduction, dimensions: &[usize]) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("reduce", &["operand"], &types);
+    let site = Site { op: "reduce", names: &["operand"], types: &[operand] };
     let logical = matches!(reduction, Reduction::And | Reduction::Or);
     if logical == is_number(operand.element) {
         let wanted = if logical { "truth values" } else { "numbers" };
         return Err(site.element(format!("{reduction:?} joins {wanted}, which operand does not hold")));
     }
     dimensions.iter().try_for_each(|&dimension| site.dimension(0, dimension))?;
-    if !ascending(dimensions) {
-        return Err(site.attribute(format!("dimensions {dimensions:?} must be ascending")));
-    }
+    ensure!(ascending(dimensions), site.attribute, "dimensions {dimensions:?} must be ascending");
     Ok(without(operand, dimensions))
 }
 
@@ -27,19 +24,13 @@ pub fn reduce_argmax(
     indices: &TensorType,
     dimension: usize,
 ) -> Result<(TensorType, TensorType)> {
-    let types = [values, indices];
-    let site = Site::new("reduce_argmax", &["values", "indices"], &types);
-    if !is_number(values.element) {
-        return Err(site.element("values must be of numbers"));
-    }
+    let site = Site { op: "reduce_argmax", names: &["values", "indices"], types: &[values, indices] };
+    ensure!(is_number(values.element), site.element, "values must be of numbers");
     site.integers(1)?;
-    if values.shape != indices.shape {
-        return Err(site.shape("values and indices must have the same shape"));
-    }
+    ensure!(values.shape == indices.shape, site.shape, "values and indices must have the same shape");
     site.dimension(0, dimension)?;
-    if values.shape[dimension] == 0 {
-        return Err(site.shape(format!("dimension {dimension} of values has no element to choose")));
-    }
+    let size = values.shape[dimension];
+    ensure!(size > 0, site.shape, "dimension {dimension} of values has no element to choose");
     Ok((without(values, &[dimension]), without(indices, &[dimension])))
 }
 
@@ -56,12 +47,9 @@ pub fn dot_general(
     dimensions: &DotDimensions,
     element: ElementType,
 ) -> Result<TensorType> {
-    let types = [lhs, rhs];
-    let site = Site::new("dot_general", &["lhs", "rhs"], &types);
+    let site = Site { op: "dot_general", names: &["lhs", "rhs"], types: &[lhs, rhs] };
     site.same_element(0, 1)?;
-    if !is_number(lhs.element) {
-        return Err(site.element("lhs and rhs must be of numbers"));
-    }
+    ensure!(is_number(lhs.element), site.element, "lhs and rhs must be of numbers");
     let same_kind =
         lhs.element.is_float() == element.is_float() && lhs.element.is_signed() == element.is_signed();
     // Of two types of one width neither holds the other's numbers.
@@ -74,11 +62,9 @@ pub fn dot_general(
     pairs(&site, "contracting", lhs_contracting, rhs_contracting)?;
     let free = |operand: usize, batch: &[usize], contracting: &[usize]| {
         let used = [batch, contracting].concat();
-        if !distinct(&used) {
-            let name = site.name(operand);
-            return Err(site.attribute(format!("a dimension of {name} is named twice: {used:?}")));
-        }
-        Ok(without(types[operand], &used).shape)
+        let name = || site.name(operand);
+        ensure!(distinct(&used), site.attribute, "a dimension of {} is named twice: {used:?}", name());
+        Ok(without(site.types[operand], &used).shape)
     };
     let mut shape: Vec<usize> = lhs_batch.iter().map(|&dimension| lhs.shape[dimension]).collect();
     shape.extend(free(0, lhs_batch, lhs_contracting)?);
@@ -87,17 +73,13 @@ pub fn dot_general(
 }
 
 fn pairs(site: &Site<'_>, what: &str, lhs: &[usize], rhs: &[usize]) -> Result<()> {
-    if lhs.len() != rhs.len() {
-        return Err(
-            site.attribute(format!("{what} dimensions {lhs:?} of lhs and {rhs:?} of rhs do not pair"))
-        );
-    }
+    let pair = lhs.len() == rhs.len();
+    ensure!(pair, site.attribute, "{what} dimensions {lhs:?} of lhs and {rhs:?} of rhs do not pair");
     for (&l, &r) in lhs.iter().zip(rhs) {
         site.dimension(0, l)?;
         site.dimension(1, r)?;
-        if site.types[0].shape[l] != site.types[1].shape[r] {
-            return Err(site.shape(format!("{what} dimensions {l} of lhs and {r} of rhs differ in size")));
-        }
+        let equal = site.types[0].shape[l] == site.types[1].shape[r];
+        ensure!(equal, site.shape, "{what} dimensions {l} of lhs and {r} of rhs differ in size");
     }
     Ok(())
 }

@@ -7,8 +7,7 @@ use crate::types::{ElementType, TensorType};
 
 /// The type of a unary operation: the operand's.
 pub fn unary(op: UnaryOp, operand: &TensorType) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new(op.name(), &["operand"], &types);
+    let site = Site { op: op.name(), names: &["operand"], types: &[operand] };
     let element = operand.element;
     let (fits, wanted) = match op {
         UnaryOp::Abs | UnaryOp::Sign => {
@@ -33,13 +32,13 @@ pub fn unary(op: UnaryOp, operand: &TensorType) -> Result<TensorType> {
         | UnaryOp::RoundNearestEven
         | UnaryOp::RoundNearestAfz => (element.is_float(), "of floats"),
     };
-    if fits { Ok(operand.clone()) } else { Err(site.element(format!("operand must be {wanted}"))) }
+    ensure!(fits, site.element, "operand must be {wanted}");
+    Ok(operand.clone())
 }
 
 /// The type of a binary operation: that of both operands. Nothing is broadcast.
 pub fn binary(op: BinaryOp, lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
-    let types = [lhs, rhs];
-    let site = Site::new(op.name(), &["lhs", "rhs"], &types);
+    let site = Site { op: op.name(), names: &["lhs", "rhs"], types: &[lhs, rhs] };
     same(&site)?;
     let element = lhs.element;
     let (fits, wanted) = match op {
@@ -57,7 +56,8 @@ pub fn binary(op: BinaryOp, lhs: &TensorType, rhs: &TensorType) -> Result<Tensor
             (element.is_integer(), "of integers")
         }
     };
-    if fits { Ok(lhs.clone()) } else { Err(site.element(format!("lhs and rhs must be {wanted}"))) }
+    ensure!(fits, site.element, "lhs and rhs must be {wanted}");
+    Ok(lhs.clone())
 }
 
 fn same(site: &Site<'_>) -> Result<()> {
@@ -71,62 +71,50 @@ fn same(site: &Site<'_>) -> Result<()> {
 
 /// The type of a comparison: booleans in the operands' shape.
 pub fn compare(lhs: &TensorType, rhs: &TensorType) -> Result<TensorType> {
-    let types = [lhs, rhs];
-    same(&Site::new("compare", &["lhs", "rhs"], &types))?;
+    same(&Site { op: "compare", names: &["lhs", "rhs"], types: &[lhs, rhs] })?;
     Ok(lhs.with_element(ElementType::I1))
 }
 
 /// The type of a selection between two operands of one type, by booleans of the same shape or one boolean.
 pub fn select(condition: &TensorType, on_true: &TensorType, on_false: &TensorType) -> Result<TensorType> {
-    let types = [condition, on_true, on_false];
-    let site = Site::new("select", &["condition", "on_true", "on_false"], &types);
-    if condition.element != ElementType::I1 {
-        return Err(site.element("condition must be of truth values (i1)"));
-    }
-    if on_true != on_false {
-        return Err(site.shape("on_true and on_false must have the same type"));
-    }
-    if condition.rank() != 0 && condition.shape != on_true.shape {
-        return Err(site.shape("condition must be a scalar or have the shape of on_true"));
-    }
+    let types: &[_] = &[condition, on_true, on_false];
+    let site = Site { op: "select", names: &["condition", "on_true", "on_false"], types };
+    ensure!(condition.element == ElementType::I1, site.element, "condition must be of truth values (i1)");
+    ensure!(on_true == on_false, site.shape, "on_true and on_false must have the same type");
+    let fits = condition.rank() == 0 || condition.shape == on_true.shape;
+    ensure!(fits, site.shape, "condition must be a scalar or have the shape of on_true");
     Ok(on_true.clone())
 }
 
 /// The type of a clamp: the operand's. Bounds have its type, or are scalars of its element type.
 pub fn clamp(minimum: &TensorType, operand: &TensorType, maximum: &TensorType) -> Result<TensorType> {
-    let types = [minimum, operand, maximum];
-    let site = Site::new("clamp", &["minimum", "operand", "maximum"], &types);
-    if !is_number(operand.element) {
-        return Err(site.element("operand must be of numbers"));
-    }
+    let types: &[_] = &[minimum, operand, maximum];
+    let site = Site { op: "clamp", names: &["minimum", "operand", "maximum"], types };
+    ensure!(is_number(operand.element), site.element, "operand must be of numbers");
     for bound in [0, 2] {
         site.same_element(bound, 1)?;
-        if types[bound].rank() != 0 && types[bound].shape != operand.shape {
-            let name = site.name(bound);
-            return Err(site.shape(format!("{name} must be a scalar or have the shape of operand")));
-        }
+        let (name, ty) = (site.names[bound], types[bound]);
+        let fits = ty.rank() == 0 || ty.shape == operand.shape;
+        ensure!(fits, site.shape, "{name} must be a scalar or have the shape of operand");
     }
     Ok(operand.clone())
 }
 
 /// The type of a conversion: the operand's shape with another element type.
 pub fn convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
-    let types = [operand];
-    Site::new("convert", &["operand"], &types).sized(operand.with_element(element))
+    Site { op: "convert", names: &["operand"], types: &[operand] }.sized(operand.with_element(element))
 }
 
 /// The type of a bitcast. The same width keeps the shape. A narrower element type adds a last dimension over
 /// the parts, lowest bits first; a wider one removes the last dimension, which must hold exactly one
 /// element's parts.
 pub fn bitcast_convert(operand: &TensorType, element: ElementType) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("bitcast_convert", &["operand"], &types);
+    let site = Site { op: "bitcast_convert", names: &["operand"], types: &[operand] };
     if operand.element == element {
         return Ok(operand.clone());
     }
-    if !is_number(operand.element) || !is_number(element) {
-        return Err(site.element(format!("truth values have no bits to read as {element}")));
-    }
+    let have_bits = is_number(operand.element) && is_number(element);
+    ensure!(have_bits, site.element, "truth values have no bits to read as {element}");
     let (from, to) = (operand.element.bits(), element.bits());
     let mut shape = operand.shape.clone();
     if from > to {

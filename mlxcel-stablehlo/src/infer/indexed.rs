@@ -12,8 +12,7 @@ pub fn gather(
     indices: &TensorType,
     dimensions: &GatherDimensions,
 ) -> Result<TensorType> {
-    let types = [operand, indices];
-    let site = Site::new("gather", &["operand", "indices"], &types);
+    let site = Site { op: "gather", names: &["operand", "indices"], types: &[operand, indices] };
     let GatherDimensions {
         offset_dims,
         collapsed_slice_dims,
@@ -25,24 +24,14 @@ pub fn gather(
     dropped(&site, "collapsed_slice_dims", collapsed_slice_dims)?;
     site.per_dimension("slice_sizes", slice_sizes.len(), 0)?;
     for (i, (&part, &size)) in slice_sizes.iter().zip(&operand.shape).enumerate() {
-        if part > size {
-            return Err(site.attribute(format!("slice size {part} of dimension {i}, which has size {size}")));
-        }
-        if collapsed_slice_dims.contains(&i) && part != 1 {
-            return Err(site
-                .attribute(format!("slice size {part} of dimension {i}, which is collapsed and must be 1")));
-        }
+        ensure!(part <= size, site.attribute, "slice size {part} of dimension {i}, which has size {size}");
+        let fits = part == 1 || !collapsed_slice_dims.contains(&i);
+        ensure!(fits, site.attribute, "slice size {part} of dimension {i}, which is collapsed and must be 1");
     }
     let offsets: Vec<usize> = kept(slice_sizes, collapsed_slice_dims);
-    if offset_dims.len() != offsets.len() {
-        return Err(site.attribute(format!(
-            "offset_dims {offset_dims:?} must be as many as the {} dimensions of operand that are not collapsed",
-            offsets.len()
-        )));
-    }
     let batch = kept(&indices.shape, &[*index_vector_dim]);
     let rank = batch.len() + offsets.len();
-    windows(&site, "offset_dims", offset_dims, rank)?;
+    windows(&site, "offset_dims", offset_dims, (offsets.len(), "collapsed"), rank)?;
     let (mut batch, mut offsets) = (batch.into_iter(), offsets.into_iter());
     let shape: Vec<usize> = (0..rank)
         .filter_map(|i| if offset_dims.contains(&i) { offsets.next() } else { batch.next() })
@@ -58,8 +47,11 @@ pub fn scatter(
     dimensions: &ScatterDimensions,
     update: ScatterUpdate,
 ) -> Result<TensorType> {
-    let types = [operand, indices, updates];
-    let site = Site::new("scatter", &["operand", "indices", "updates"], &types);
+    let site = Site {
+        op: "scatter",
+        names: &["operand", "indices", "updates"],
+        types: &[operand, indices, updates],
+    };
     let ScatterDimensions {
         update_window_dims,
         inserted_window_dims,
@@ -67,31 +59,21 @@ pub fn scatter(
         index_vector_dim,
     } = dimensions;
     site.same_element(2, 0)?;
-    if update == ScatterUpdate::Add && !is_number(operand.element) {
-        return Err(site.element("operand and updates must be of numbers to be added"));
-    }
+    let fits = update == ScatterUpdate::Replace || is_number(operand.element);
+    ensure!(fits, site.element, "operand and updates must be of numbers to be added");
     index_vectors(&site, "scatter_dims_to_operand_dims", scatter_dims_to_operand_dims, *index_vector_dim)?;
     dropped(&site, "inserted_window_dims", inserted_window_dims)?;
     let bounds = kept(&operand.shape, inserted_window_dims);
-    if update_window_dims.len() != bounds.len() {
-        return Err(site.attribute(format!(
-            "update_window_dims {update_window_dims:?} must be as many as the {} dimensions of operand that are not inserted",
-            bounds.len()
-        )));
-    }
-    windows(&site, "update_window_dims", update_window_dims, updates.rank())?;
+    windows(&site, "update_window_dims", update_window_dims, (bounds.len(), "inserted"), updates.rank())?;
     let batch = kept(&indices.shape, &[*index_vector_dim]);
-    if kept(&updates.shape, update_window_dims) != batch {
-        return Err(site.shape(format!(
-            "the dimensions of updates outside of update_window_dims must be those of indices without index_vector_dim, {batch:?}"
-        )));
-    }
+    ensure!(
+        kept(&updates.shape, update_window_dims) == batch,
+        site.shape,
+        "the dimensions of updates outside of update_window_dims must be those of indices without index_vector_dim, {batch:?}"
+    );
     for (&dimension, &bound) in update_window_dims.iter().zip(&bounds) {
-        if updates.shape[dimension] > bound {
-            return Err(
-                site.shape(format!("dimension {dimension} of updates is larger than operand's, {bound}"))
-            );
-        }
+        let fits = updates.shape[dimension] <= bound;
+        ensure!(fits, site.shape, "dimension {dimension} of updates is larger than operand's, {bound}");
     }
     Ok(operand.clone())
 }
@@ -100,41 +82,40 @@ pub fn scatter(
 /// dimension of operand 1 that holds the components.
 fn index_vectors(site: &Site<'_>, what: &str, map: &[usize], vector: usize) -> Result<()> {
     site.integers(1)?;
-    let indices = site.types[1];
+    let (indices, rank) = (site.types[1], site.types[1].rank());
     // An index_vector_dim one past the last means indices of one component.
-    if vector > indices.rank() {
-        let rank = indices.rank();
-        return Err(site.attribute(format!("index_vector_dim {vector} of indices, which has rank {rank}")));
-    }
+    ensure!(vector <= rank, site.attribute, "index_vector_dim {vector} of indices, which has rank {rank}");
     let components = indices.shape.get(vector).copied().unwrap_or(1);
-    if map.len() != components {
-        return Err(
-            site.attribute(format!("{what} {map:?} must have one entry for each of {components} components"))
-        );
-    }
+    let fits = map.len() == components;
+    ensure!(fits, site.attribute, "{what} {map:?} must have one entry for each of {components} components");
     map.iter().try_for_each(|&dimension| site.dimension(0, dimension))?;
-    if !distinct(map) {
-        return Err(site.attribute(format!("{what} {map:?} names a dimension twice")));
-    }
+    ensure!(distinct(map), site.attribute, "{what} {map:?} names a dimension twice");
     Ok(())
 }
 
 /// `dimensions` of operand 0 that windows lack.
 fn dropped(site: &Site<'_>, what: &str, dimensions: &[usize]) -> Result<()> {
     dimensions.iter().try_for_each(|&dimension| site.dimension(0, dimension))?;
-    if !ascending(dimensions) {
-        return Err(site.attribute(format!("{what} {dimensions:?} must be ascending")));
-    }
+    ensure!(ascending(dimensions), site.attribute, "{what} {dimensions:?} must be ascending");
     Ok(())
 }
 
-/// `dimensions` of the tensor of `rank` dimensions that holds the windows.
-fn windows(site: &Site<'_>, what: &str, dimensions: &[usize], rank: usize) -> Result<()> {
-    if !ascending(dimensions) || dimensions.iter().any(|&dimension| dimension >= rank) {
-        return Err(
-            site.attribute(format!("{what} {dimensions:?} must be ascending and below the rank {rank}"))
-        );
-    }
+/// `dimensions` of the tensor of `rank` dimensions that holds the windows: as many as operand 0 has that are
+/// not dropped.
+fn windows(
+    site: &Site<'_>,
+    what: &str,
+    dimensions: &[usize],
+    (kept, dropped): (usize, &str),
+    rank: usize,
+) -> Result<()> {
+    ensure!(
+        dimensions.len() == kept,
+        site.attribute,
+        "{what} {dimensions:?} must be as many as the {kept} dimensions of operand that are not {dropped}"
+    );
+    let fits = ascending(dimensions) && dimensions.iter().all(|&dimension| dimension < rank);
+    ensure!(fits, site.attribute, "{what} {dimensions:?} must be ascending and below the rank {rank}");
     Ok(())
 }
 

@@ -5,6 +5,15 @@
 //! `broadcast_in_dim`, …), they check it. They are at least as strict as the specification. All return an
 //! [`Error`] that shows every operand's type.
 
+/// Returns an error of this kind at a site, with the formatted detail, unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $site:ident.$kind:ident, $($detail:tt)+) => {
+        if !$condition {
+            return Err($site.$kind(format!($($detail)+)));
+        }
+    };
+}
+
 mod contraction;
 mod elementwise;
 mod indexed;
@@ -31,11 +40,7 @@ struct Site<'a> {
     types: &'a [&'a TensorType],
 }
 
-impl<'a> Site<'a> {
-    fn new(op: &'a str, names: &'a [&'a str], types: &'a [&'a TensorType]) -> Self {
-        Self { op, names, types }
-    }
-
+impl Site<'_> {
     fn name(&self, operand: usize) -> String {
         let last = self.names.len() - 1;
         match self.names.get(operand) {
@@ -61,65 +66,64 @@ impl<'a> Site<'a> {
         self.error(ErrorKind::Attribute, detail)
     }
 
+    fn structure(&self, detail: impl Into<String>) -> Error {
+        self.error(ErrorKind::Structure, detail)
+    }
+
+    fn overflow(&self, detail: impl Into<String>) -> Error {
+        self.error(ErrorKind::Overflow, detail)
+    }
+
     /// Returns `ty` if memory can address it, which holds for every value of a program.
     fn sized(&self, ty: TensorType) -> Result<TensorType> {
-        if addressable(&ty) {
-            Ok(ty)
-        } else {
-            Err(self.error(ErrorKind::Overflow, format!("a {ty} is larger than memory can address")))
-        }
+        ensure!(addressable(&ty), self.overflow, "a {ty} is larger than memory can address");
+        Ok(ty)
     }
 
     /// Operand `i` is a scalar.
     fn scalar(&self, i: usize) -> Result<()> {
-        if self.types[i].rank() == 0 {
-            Ok(())
-        } else {
-            Err(self.shape(format!("{} must be a scalar", self.name(i))))
-        }
+        ensure!(self.types[i].rank() == 0, self.shape, "{} must be a scalar", self.name(i));
+        Ok(())
     }
 
     /// Operand `i` is of integers.
     fn integers(&self, i: usize) -> Result<()> {
-        if self.types[i].element.is_integer() {
-            Ok(())
-        } else {
-            Err(self.element(format!("{} must be of integers", self.name(i))))
-        }
+        ensure!(self.types[i].element.is_integer(), self.element, "{} must be of integers", self.name(i));
+        Ok(())
     }
 
     /// Operands `i` and `j` have the same element type.
     fn same_element(&self, i: usize, j: usize) -> Result<()> {
-        if self.types[i].element == self.types[j].element {
-            Ok(())
-        } else {
-            Err(self.element(format!(
-                "{} and {} must have the same element type",
-                self.name(i),
-                self.name(j)
-            )))
-        }
+        let same = self.types[i].element == self.types[j].element;
+        let names = || format!("{} and {}", self.name(i), self.name(j));
+        ensure!(same, self.element, "{} must have the same element type", names());
+        Ok(())
     }
 
     /// `dimension` is one of operand `i`.
     fn dimension(&self, i: usize, dimension: usize) -> Result<()> {
         let rank = self.types[i].rank();
-        if dimension < rank {
-            Ok(())
-        } else {
-            Err(self.attribute(format!("dimension {dimension} of {}, which has rank {rank}", self.name(i))))
-        }
+        let name = || self.name(i);
+        ensure!(
+            dimension < rank,
+            self.attribute,
+            "dimension {dimension} of {}, which has rank {rank}",
+            name()
+        );
+        Ok(())
     }
 
     /// `list` has an entry for each dimension of operand `i`.
     fn per_dimension(&self, what: &str, length: usize, i: usize) -> Result<()> {
         let rank = self.types[i].rank();
-        if length == rank {
-            Ok(())
-        } else {
-            let name = self.name(i);
-            Err(self.attribute(format!("{what} has {length} entries, but {name} has rank {rank}")))
-        }
+        let name = || self.name(i);
+        ensure!(
+            length == rank,
+            self.attribute,
+            "{what} has {length} entries, but {} has rank {rank}",
+            name()
+        );
+        Ok(())
     }
 }
 
@@ -132,7 +136,7 @@ fn addressable(ty: &TensorType) -> bool {
 
 /// Returns `ty` if memory can address it, which holds for every value of a program.
 pub fn sized(op: &str, ty: TensorType) -> Result<TensorType> {
-    Site::new(op, &["operand"], &[]).sized(ty)
+    Site { op, names: &["operand"], types: &[] }.sized(ty)
 }
 
 /// Whether `dimensions` has no entry twice.

@@ -6,73 +6,58 @@ use crate::types::TensorType;
 
 /// The type of an iota along `dimension` of `result`: that type.
 pub fn iota(result: TensorType, dimension: usize) -> Result<TensorType> {
-    let site = Site::new("iota", &["operand"], &[]);
-    if !is_number(result.element) {
-        return Err(site.element(format!("result {result} must be of numbers")));
-    }
-    if dimension >= result.rank() {
-        return Err(site.attribute(format!(
-            "dimension {dimension} of result {result}, which has rank {}",
-            result.rank()
-        )));
-    }
+    let site = Site { op: "iota", names: &["operand"], types: &[] };
+    ensure!(is_number(result.element), site.element, "result {result} must be of numbers");
+    let rank = result.rank();
+    ensure!(
+        dimension < rank,
+        site.attribute,
+        "dimension {dimension} of result {result}, which has rank {rank}"
+    );
     site.sized(result)
 }
 
 /// The type of a reshape.
 pub fn reshape(operand: &TensorType, shape: &[usize]) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("reshape", &["operand"], &types);
+    let site = Site { op: "reshape", names: &["operand"], types: &[operand] };
     let result = site.sized(TensorType::new(operand.element, shape))?;
-    if result.elements() != operand.elements() {
-        let (has, wants) = (operand.elements(), result.elements());
-        return Err(site.shape(format!("operand has {has} elements, but the shape {shape:?} has {wants}")));
-    }
+    let (has, wants) = (operand.elements(), result.elements());
+    ensure!(has == wants, site.shape, "operand has {has} elements, but the shape {shape:?} has {wants}");
     Ok(result)
 }
 
 /// The type of a broadcast to `shape`; operand dimension `i` is result dimension `dimensions[i]`.
 pub fn broadcast_in_dim(operand: &TensorType, shape: &[usize], dimensions: &[usize]) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("broadcast_in_dim", &["operand"], &types);
+    let site = Site { op: "broadcast_in_dim", names: &["operand"], types: &[operand] };
     site.per_dimension("dimensions", dimensions.len(), 0)?;
-    if !distinct(dimensions) {
-        return Err(site.attribute(format!("dimensions {dimensions:?} name one twice")));
-    }
+    ensure!(distinct(dimensions), site.attribute, "dimensions {dimensions:?} name one twice");
     for (i, &dimension) in dimensions.iter().enumerate() {
         let size = operand.shape[i];
-        match shape.get(dimension) {
-            None => {
-                return Err(site.attribute(format!("dimension {dimension} of the result shape {shape:?}")));
-            }
-            Some(&wanted) if size != 1 && size != wanted => {
-                return Err(site.shape(format!(
-                    "dimension {i} of operand has size {size}, which is neither 1 nor dimension {dimension} of the result shape {shape:?}"
-                )));
-            }
-            Some(_) => {}
-        }
+        let Some(&wanted) = shape.get(dimension) else {
+            return Err(site.attribute(format!("dimension {dimension} of the result shape {shape:?}")));
+        };
+        ensure!(
+            size == 1 || size == wanted,
+            site.shape,
+            "dimension {i} of operand has size {size}, which is neither 1 nor dimension {dimension} of the result shape {shape:?}"
+        );
     }
     site.sized(TensorType::new(operand.element, shape))
 }
 
 /// The type of a transpose: result dimension `i` is operand dimension `permutation[i]`.
 pub fn transpose(operand: &TensorType, permutation: &[usize]) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("transpose", &["operand"], &types);
+    let site = Site { op: "transpose", names: &["operand"], types: &[operand] };
     site.per_dimension("permutation", permutation.len(), 0)?;
-    if !distinct(permutation) || permutation.iter().any(|&dimension| dimension >= operand.rank()) {
-        return Err(
-            site.attribute(format!("{permutation:?} is not a permutation of the dimensions of operand"))
-        );
-    }
+    let fits = distinct(permutation) && permutation.iter().all(|&dimension| dimension < operand.rank());
+    ensure!(fits, site.attribute, "{permutation:?} is not a permutation of the dimensions of operand");
     let shape: Vec<usize> = permutation.iter().map(|&dimension| operand.shape[dimension]).collect();
     Ok(TensorType::new(operand.element, shape))
 }
 
 /// The type of a concatenation along `dimension`.
 pub fn concatenate(operands: &[&TensorType], dimension: usize) -> Result<TensorType> {
-    let site = Site::new("concatenate", &["operand"], operands);
+    let site = Site { op: "concatenate", names: &["operand"], types: operands };
     let Some((first, rest)) = operands.split_first() else {
         return Err(site.attribute("at least one operand is needed"));
     };
@@ -82,12 +67,8 @@ pub fn concatenate(operands: &[&TensorType], dimension: usize) -> Result<TensorT
         site.same_element(i + 1, 0)?;
         let fits = operand.rank() == first.rank()
             && (0..first.rank()).all(|d| d == dimension || operand.shape[d] == first.shape[d]);
-        if !fits {
-            let (name, other) = (site.name(i + 1), site.name(0));
-            return Err(
-                site.shape(format!("{name} must have the shape of {other} except in dimension {dimension}"))
-            );
-        }
+        let names = || format!("{} must have the shape of {}", site.name(i + 1), site.name(0));
+        ensure!(fits, site.shape, "{} except in dimension {dimension}", names());
         result.shape[dimension] = result.shape[dimension].saturating_add(operand.shape[dimension]);
     }
     site.sized(result)
@@ -102,8 +83,7 @@ pub fn pad(
     high: &[i64],
     interior: &[usize],
 ) -> Result<TensorType> {
-    let types = [operand, value];
-    let site = Site::new("pad", &["operand", "value"], &types);
+    let site = Site { op: "pad", names: &["operand", "value"], types: &[operand, value] };
     site.same_element(1, 0)?;
     site.scalar(1)?;
     site.per_dimension("low", low.len(), 0)?;

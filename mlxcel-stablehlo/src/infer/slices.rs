@@ -6,22 +6,16 @@ use crate::types::TensorType;
 
 /// The type of a slice `start..limit` with `stride` in each dimension.
 pub fn slice(operand: &TensorType, start: &[usize], limit: &[usize], stride: &[usize]) -> Result<TensorType> {
-    let types = [operand];
-    let site = Site::new("slice", &["operand"], &types);
+    let site = Site { op: "slice", names: &["operand"], types: &[operand] };
     site.per_dimension("start", start.len(), 0)?;
     site.per_dimension("limit", limit.len(), 0)?;
     site.per_dimension("stride", stride.len(), 0)?;
     let mut shape = Vec::with_capacity(operand.rank());
     for (i, &size) in operand.shape.iter().enumerate() {
         let (start, limit, stride) = (start[i], limit[i], stride[i]);
-        if start > limit || limit > size {
-            return Err(
-                site.attribute(format!("bounds {start}..{limit} of dimension {i}, which has size {size}"))
-            );
-        }
-        if stride == 0 {
-            return Err(site.attribute(format!("stride 0 in dimension {i}")));
-        }
+        let fits = start <= limit && limit <= size;
+        ensure!(fits, site.attribute, "bounds {start}..{limit} of dimension {i}, which has size {size}");
+        ensure!(stride > 0, site.attribute, "stride 0 in dimension {i}");
         shape.push((limit - start).div_ceil(stride));
     }
     Ok(TensorType::new(operand.element, shape))
@@ -30,13 +24,11 @@ pub fn slice(operand: &TensorType, start: &[usize], limit: &[usize], stride: &[u
 /// The type of a slice of `sizes` that starts at one scalar of `starts` per dimension.
 pub fn dynamic_slice(operand: &TensorType, starts: &[&TensorType], sizes: &[usize]) -> Result<TensorType> {
     let types: Vec<&TensorType> = [operand].into_iter().chain(starts.iter().copied()).collect();
-    let site = Site::new("dynamic_slice", &["operand", "start"], &types);
+    let site = Site { op: "dynamic_slice", names: &["operand", "start"], types: &types };
     start_indices(&site, 1)?;
     site.per_dimension("sizes", sizes.len(), 0)?;
     for (i, (&part, &size)) in sizes.iter().zip(&operand.shape).enumerate() {
-        if part > size {
-            return Err(site.attribute(format!("size {part} of dimension {i}, which has size {size}")));
-        }
+        ensure!(part <= size, site.attribute, "size {part} of dimension {i}, which has size {size}");
     }
     Ok(TensorType::new(operand.element, sizes))
 }
@@ -48,13 +40,11 @@ pub fn dynamic_update_slice(
     starts: &[&TensorType],
 ) -> Result<TensorType> {
     let types: Vec<&TensorType> = [operand, update].into_iter().chain(starts.iter().copied()).collect();
-    let site = Site::new("dynamic_update_slice", &["operand", "update", "start"], &types);
+    let site = Site { op: "dynamic_update_slice", names: &["operand", "update", "start"], types: &types };
     site.same_element(1, 0)?;
-    if update.rank() != operand.rank()
-        || update.shape.iter().zip(&operand.shape).any(|(part, size)| part > size)
-    {
-        return Err(site.shape("update must have the rank of operand and be no larger in any dimension"));
-    }
+    let fits = update.rank() == operand.rank()
+        && update.shape.iter().zip(&operand.shape).all(|(part, size)| part <= size);
+    ensure!(fits, site.shape, "update must have the rank of operand and be no larger in any dimension");
     start_indices(&site, 2)?;
     Ok(operand.clone())
 }

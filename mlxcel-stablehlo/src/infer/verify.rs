@@ -12,86 +12,60 @@ use crate::types::TensorType;
 /// rest.
 pub fn results(kind: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> Result<()> {
     let inferred = infer(kind, operands, results)?;
-    if inferred.iter().eq(results.iter().copied()) {
-        return Ok(());
-    }
-    let site = Site::new(kind.name(), &["operand"], operands);
-    Err(site.shape(format!("the results are {inferred:?}, not {results:?}")))
+    let site = Site { op: kind.name(), names: &["operand"], types: operands };
+    let same = inferred.iter().eq(results.iter().copied());
+    ensure!(same, site.shape, "the results are {inferred:?}, not {results:?}");
+    Ok(())
 }
 
 /// The results of an operation; those that the operation does not imply are taken from `declared` and
 /// checked.
 fn infer(kind: &OpKind, operands: &[&TensorType], declared: &[&TensorType]) -> Result<Vec<TensorType>> {
-    let count = |wanted: usize| {
-        if operands.len() == wanted {
-            return Ok(());
-        }
-        let site = Site::new(kind.name(), &["operand"], operands);
-        Err(site.error(ErrorKind::Structure, format!("{wanted} operands are needed, not {}", operands.len())))
-    };
     let result = || {
-        declared
-            .first()
-            .copied()
-            .ok_or_else(|| Error::new(ErrorKind::Structure, kind.name(), "a result is needed"))
+        let missing = || Error::new(ErrorKind::Structure, kind.name(), "a result is needed");
+        declared.first().copied().ok_or_else(missing)
     };
-    let at_least = |wanted: usize| if operands.len() < wanted { count(wanted) } else { Ok(()) };
-    let fixed = match kind {
-        OpKind::DynamicUpdateSlice
-        | OpKind::ReduceArgMax { .. }
-        | OpKind::Gather { .. }
-        | OpKind::Pad { .. } => Some(2),
-        OpKind::Binary(_) | OpKind::Compare(_) | OpKind::DotGeneral { .. } => Some(2),
-        OpKind::Select | OpKind::Clamp | OpKind::Scatter { .. } => Some(3),
-        OpKind::Constant(_) | OpKind::Iota { .. } => Some(0),
-        OpKind::DynamicSlice { .. } => Some(1),
-        OpKind::Concatenate { .. } | OpKind::While => None,
-        OpKind::Composite { .. } | OpKind::Call { .. } | OpKind::CustomCall { .. } => None,
-        OpKind::Reshape | OpKind::BroadcastInDim { .. } | OpKind::Transpose { .. } | OpKind::Convert => {
-            Some(1)
+    let single = match (kind, operands) {
+        (OpKind::Constant(literal), []) => sized("constant", literal.ty().clone())?,
+        (OpKind::Iota { dimension }, []) => super::iota(result()?.clone(), *dimension)?,
+        (OpKind::Reshape, [x]) => super::reshape(x, &result()?.shape)?,
+        (OpKind::BroadcastInDim { dimensions }, [x]) => {
+            super::broadcast_in_dim(x, &result()?.shape, dimensions)?
         }
-        OpKind::BitcastConvert | OpKind::Slice { .. } | OpKind::Unary(_) | OpKind::Reduce { .. } => Some(1),
-    };
-    match (kind, fixed) {
-        (OpKind::DynamicSlice { .. } | OpKind::DynamicUpdateSlice, Some(fixed)) => at_least(fixed)?,
-        (_, Some(fixed)) => count(fixed)?,
-        (_, None) => {}
-    }
-    let single = match kind {
-        OpKind::Constant(literal) => sized("constant", literal.ty().clone())?,
-        OpKind::Iota { dimension } => super::iota(result()?.clone(), *dimension)?,
-        OpKind::Reshape => super::reshape(operands[0], &result()?.shape)?,
-        OpKind::BroadcastInDim { dimensions } => {
-            super::broadcast_in_dim(operands[0], &result()?.shape, dimensions)?
+        (OpKind::Transpose { permutation }, [x]) => super::transpose(x, permutation)?,
+        (OpKind::Convert, [x]) => super::convert(x, result()?.element)?,
+        (OpKind::BitcastConvert, [x]) => super::bitcast_convert(x, result()?.element)?,
+        (OpKind::Slice { start, limit, stride }, [x]) => super::slice(x, start, limit, stride)?,
+        (OpKind::DynamicSlice { sizes }, [x, starts @ ..]) => super::dynamic_slice(x, starts, sizes)?,
+        (OpKind::DynamicUpdateSlice, [x, update, starts @ ..]) => {
+            super::dynamic_update_slice(x, update, starts)?
         }
-        OpKind::Transpose { permutation } => super::transpose(operands[0], permutation)?,
-        OpKind::Convert => super::convert(operands[0], result()?.element)?,
-        OpKind::BitcastConvert => super::bitcast_convert(operands[0], result()?.element)?,
-        OpKind::Slice { start, limit, stride } => super::slice(operands[0], start, limit, stride)?,
-        OpKind::DynamicSlice { sizes } => super::dynamic_slice(operands[0], &operands[1..], sizes)?,
-        OpKind::DynamicUpdateSlice => super::dynamic_update_slice(operands[0], operands[1], &operands[2..])?,
-        OpKind::Concatenate { dimension } => super::concatenate(operands, *dimension)?,
-        OpKind::Pad { low, high, interior } => super::pad(operands[0], operands[1], low, high, interior)?,
-        OpKind::Gather { dimensions } => super::gather(operands[0], operands[1], dimensions)?,
-        OpKind::Scatter { dimensions, update, .. } => {
-            super::scatter(operands[0], operands[1], operands[2], dimensions, *update)?
+        (OpKind::Concatenate { dimension }, parts) => super::concatenate(parts, *dimension)?,
+        (OpKind::Pad { low, high, interior }, [x, value]) => super::pad(x, value, low, high, interior)?,
+        (OpKind::Gather { dimensions }, [x, indices]) => super::gather(x, indices, dimensions)?,
+        (OpKind::Scatter { dimensions, update, .. }, [x, indices, updates]) => {
+            super::scatter(x, indices, updates, dimensions, *update)?
         }
-        OpKind::Unary(op) => super::unary(*op, operands[0])?,
-        OpKind::Binary(op) => super::binary(*op, operands[0], operands[1])?,
-        OpKind::Compare(_) => super::compare(operands[0], operands[1])?,
-        OpKind::Select => super::select(operands[0], operands[1], operands[2])?,
-        OpKind::Clamp => super::clamp(operands[0], operands[1], operands[2])?,
-        OpKind::Reduce { reduction, dimensions } => super::reduce(operands[0], *reduction, dimensions)?,
-        OpKind::ReduceArgMax { dimension } => {
-            let (values, indices) = super::reduce_argmax(operands[0], operands[1], *dimension)?;
+        (OpKind::Unary(op), [x]) => super::unary(*op, x)?,
+        (OpKind::Binary(op), [lhs, rhs]) => super::binary(*op, lhs, rhs)?,
+        (OpKind::Compare(_), [lhs, rhs]) => super::compare(lhs, rhs)?,
+        (OpKind::Select, [condition, on_true, on_false]) => super::select(condition, on_true, on_false)?,
+        (OpKind::Clamp, [minimum, x, maximum]) => super::clamp(minimum, x, maximum)?,
+        (OpKind::Reduce { reduction, dimensions }, [x]) => super::reduce(x, *reduction, dimensions)?,
+        (OpKind::ReduceArgMax { dimension }, [values, indices]) => {
+            let (values, indices) = super::reduce_argmax(values, indices, *dimension)?;
             return Ok(vec![values, indices]);
         }
-        OpKind::DotGeneral { dimensions } => {
-            super::dot_general(operands[0], operands[1], dimensions, result()?.element)?
+        (OpKind::DotGeneral { dimensions }, [lhs, rhs]) => {
+            super::dot_general(lhs, rhs, dimensions, result()?.element)?
         }
-        OpKind::While => return Ok(operands.iter().map(|&ty| ty.clone()).collect()),
-        OpKind::Composite { .. } | OpKind::Call { .. } | OpKind::CustomCall { .. } => {
+        (OpKind::While, carried) => return Ok(carried.iter().map(|&ty| ty.clone()).collect()),
+        (OpKind::Composite { .. } | OpKind::Call { .. } | OpKind::CustomCall { .. }, _) => {
             return declared.iter().map(|&ty| sized(kind.name(), ty.clone())).collect();
+        }
+        (_, operands) => {
+            let site = Site { op: kind.name(), names: &["operand"], types: operands };
+            return Err(site.structure(format!("it does not take {} operands", operands.len())));
         }
     };
     Ok(vec![single])
