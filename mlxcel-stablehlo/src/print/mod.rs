@@ -181,12 +181,11 @@ impl<'w, 'm> Writer<'w, 'm> {
     fn define(&mut self, results: &[ValueId]) -> fmt::Result {
         self.indent()?;
         match results {
-            [] => Ok(()),
+            [] => {}
             [single] => {
                 let name = self.fresh();
                 write!(self.out, "{name} = ")?;
                 self.set_name(*single, name);
-                Ok(())
             }
             several => {
                 let name = self.fresh();
@@ -194,9 +193,9 @@ impl<'w, 'm> Writer<'w, 'm> {
                 for (i, &result) in several.iter().enumerate() {
                     self.set_name(result, format!("{name}#{i}"));
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn fresh(&mut self) -> String {
@@ -236,10 +235,7 @@ impl<'w, 'm> Writer<'w, 'm> {
     }
 
     fn indent(&mut self) -> fmt::Result {
-        for _ in 0..self.depth {
-            self.out.write_str("  ")?;
-        }
-        Ok(())
+        (0..self.depth).try_for_each(|_| self.out.write_str("  "))
     }
 
     fn op(&mut self, op: &Op) -> fmt::Result {

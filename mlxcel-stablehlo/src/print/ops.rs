@@ -16,9 +16,13 @@ impl Writer<'_, '_> {
         let signature = self.signature(op);
         self.define(&op.results)?;
         let name = op.kind.name();
-        match &op.kind {
-            OpKind::Constant(literal) => write!(self.out, "stablehlo.constant {} : {result}", dense(literal)),
-            OpKind::Iota { dimension } => write!(self.out, "stablehlo.iota dim = {dimension} : {result}"),
+        let text = match &op.kind {
+            OpKind::Constant(literal) => {
+                return writeln!(self.out, "stablehlo.constant {} : {result}", dense(literal));
+            }
+            OpKind::Iota { dimension } => {
+                return writeln!(self.out, "stablehlo.iota dim = {dimension} : {result}");
+            }
             OpKind::Reshape
             | OpKind::Convert
             | OpKind::BitcastConvert
@@ -26,13 +30,9 @@ impl Writer<'_, '_> {
             | OpKind::Unary(_)
             | OpKind::Binary(_)
             | OpKind::Select
-            | OpKind::Clamp => write!(self.out, "stablehlo.{name} {operands} : {signature}"),
+            | OpKind::Clamp => format!("stablehlo.{name} {operands}"),
             OpKind::BroadcastInDim { dimensions } | OpKind::Transpose { permutation: dimensions } => {
-                write!(
-                    self.out,
-                    "stablehlo.{name} {operands}, dims = {} : {signature}",
-                    bracketed(dimensions)
-                )
+                format!("stablehlo.{name} {operands}, dims = {}", bracketed(dimensions))
             }
             OpKind::Slice { start, limit, stride } => {
                 let bounds: Vec<String> = (start.iter().zip(limit).zip(stride))
@@ -41,76 +41,57 @@ impl Writer<'_, '_> {
                         _ => format!("{start}:{limit}:{stride}"),
                     })
                     .collect();
-                write!(self.out, "stablehlo.slice {operands} {} : {signature}", bracketed(&bounds))
+                format!("stablehlo.slice {operands} {}", bracketed(&bounds))
             }
             OpKind::DynamicSlice { sizes } => {
-                write!(
-                    self.out,
-                    "stablehlo.dynamic_slice {operands}, sizes = {} : {signature}",
-                    bracketed(sizes)
-                )
+                format!("stablehlo.dynamic_slice {operands}, sizes = {}", bracketed(sizes))
             }
             OpKind::Concatenate { dimension } => {
-                write!(self.out, "stablehlo.concatenate {operands}, dim = {dimension} : {signature}")
+                format!("stablehlo.concatenate {operands}, dim = {dimension}")
             }
             OpKind::Pad { low, high, interior } => {
                 let (low, high, interior) = (bracketed(low), bracketed(high), bracketed(interior));
-                let counts = format!("low = {low}, high = {high}, interior = {interior}");
-                write!(self.out, "stablehlo.pad {operands}, {counts} : {signature}")
+                format!("stablehlo.pad {operands}, low = {low}, high = {high}, interior = {interior}")
             }
             OpKind::Gather { dimensions } => {
-                write!(
-                    self.out,
-                    "\"stablehlo.gather\"({operands}) <{{{}}}> : {signature}",
-                    gather(dimensions)
-                )
+                format!("\"stablehlo.gather\"({operands}) <{{{}}}>", gather(dimensions))
             }
             OpKind::Compare(comparison) => {
                 let kind = kind(self.scalar_of(op.operands.first()).element);
-                write!(self.out, "stablehlo.compare {}, {operands}, {kind} : {signature}", comparison.name())
+                format!("stablehlo.compare {}, {operands}, {kind}", comparison.name())
             }
             OpKind::DotGeneral { dimensions } => {
                 let precision = if self.highest_precision { ", precision = [HIGHEST, HIGHEST]" } else { "" };
-                write!(
-                    self.out,
-                    "stablehlo.dot_general {operands}{}{precision} : {signature}",
-                    dot(dimensions)
-                )
+                format!("stablehlo.dot_general {operands}{}{precision}", dot(dimensions))
             }
             OpKind::Composite { name, decomposition, attributes } => {
                 let (name, decomposition) = (Quoted(name), Symbol(decomposition));
-                write!(self.out, "stablehlo.composite {name} {operands} {{")?;
-                if !attributes.is_empty() {
-                    write!(self.out, "composite_attributes = {}, ", Dictionary(attributes))?;
-                }
-                write!(self.out, "decomposition = {decomposition}}} : {signature}")
+                let attributes = match attributes.is_empty() {
+                    true => String::new(),
+                    false => format!("composite_attributes = {}, ", Dictionary(attributes)),
+                };
+                format!(
+                    "stablehlo.composite {name} {operands} {{{attributes}decomposition = {decomposition}}}"
+                )
             }
-            OpKind::Call { function } => {
-                write!(self.out, "func.call {}({operands}) : {signature}", Symbol(function))
-            }
+            OpKind::Call { function } => format!("func.call {}({operands})", Symbol(function)),
             OpKind::CustomCall { target, attributes, has_side_effect } => {
                 let custom = self.custom_calls.and_then(|write| {
                     let operands = op.operands.iter().map(|&operand| self.name(operand)).collect();
                     write(&CustomCall { target, attributes, operands, signature: &signature })
                 });
-                match custom {
-                    Some(text) => self.out.write_str(&text),
-                    None => {
-                        let attributes = custom_call_attributes(attributes, *has_side_effect);
-                        write!(
-                            self.out,
-                            "stablehlo.custom_call {}({operands}){attributes} : {signature}",
-                            Symbol(target)
-                        )
-                    }
+                if let Some(text) = custom {
+                    return writeln!(self.out, "{text}");
                 }
+                let attributes = custom_call_attributes(attributes, *has_side_effect);
+                format!("stablehlo.custom_call {}({operands}){attributes}", Symbol(target))
             }
             // Those with regions are written by `Writer::op`'s other branches.
             OpKind::Scatter { .. } | OpKind::Reduce { .. } | OpKind::ReduceArgMax { .. } | OpKind::While => {
-                Ok(())
+                return Ok(());
             }
-        }?;
-        self.out.write_str("\n")
+        };
+        writeln!(self.out, "{text} : {signature}")
     }
 }
 
@@ -132,9 +113,10 @@ fn gather(dimensions: &GatherDimensions) -> String {
         ("start_index_map", &dimensions.start_index_map),
     ]);
     let vector = dimensions.index_vector_dim;
-    let sizes: Vec<String> = dimensions.slice_sizes.iter().map(ToString::to_string).collect();
-    let sizes =
-        if sizes.is_empty() { "array<i64>".to_owned() } else { format!("array<i64: {}>", sizes.join(", ")) };
+    let sizes = match &dimensions.slice_sizes[..] {
+        [] => "array<i64>".to_owned(),
+        sizes => format!("array<i64: {}>", bracketed(sizes).trim_matches(['[', ']'])),
+    };
     format!(
         "dimension_numbers = #stablehlo.gather<{numbers}index_vector_dim = {vector}>, indices_are_sorted = false, slice_sizes = {sizes}"
     )

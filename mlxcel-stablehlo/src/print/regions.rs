@@ -55,11 +55,7 @@ impl Writer<'_, '_> {
         self.line(&format!("^bb0({old}: {scalar}, {new}: {scalar}):"), 0)?;
         let result = match update {
             ScatterUpdate::Replace => new,
-            ScatterUpdate::Add => {
-                let sum = self.fresh();
-                self.line(&format!("{sum} = stablehlo.add {old}, {new} : {scalar}"), 1)?;
-                sum
-            }
+            ScatterUpdate::Add => self.defined(&format!("add {old}, {new} : {scalar}"), 1)?,
         };
         self.line(&format!("stablehlo.return {result} : {scalar}"), 1)?;
         self.line(&format!("}}) : {signature}"), 0)
@@ -97,13 +93,12 @@ impl Writer<'_, '_> {
         )?;
         let [va, vb, ia, ib] = [(); 4].map(|()| self.fresh());
         self.line(&format!("reducer({va}: {value}, {vb}: {value}) ({ia}: {index}, {ib}: {index}) {{"), 0)?;
-        let value_kind = kind(value.element);
-        let above = self.compare("GT", &va, &vb, value_kind, &value)?;
-        let equal = self.compare("EQ", &va, &vb, value_kind, &value)?;
-        let earlier = self.compare("LT", &ia, &ib, kind(index.element), &index)?;
+        let above = self.compare("GT", &va, &vb, &value)?;
+        let equal = self.compare("EQ", &va, &vb, &value)?;
+        let earlier = self.compare("LT", &ia, &ib, &index)?;
         let (above, equal) = if float {
-            let a_is_none = self.compare("NE", &va, &va, value_kind, &value)?;
-            let b_is_none = self.compare("NE", &vb, &vb, value_kind, &value)?;
+            let a_is_none = self.compare("NE", &va, &va, &value)?;
+            let b_is_none = self.compare("NE", &vb, &vb, &value)?;
             let both = self.logic("and", &a_is_none, &b_is_none)?;
             let only_b = self.logic("xor", &b_is_none, &both)?;
             (self.logic("or", &above, &only_b)?, self.logic("or", &equal, &both)?)
@@ -130,38 +125,28 @@ impl Writer<'_, '_> {
         writeln!(self.out, "{text}")
     }
 
-    fn constant(&mut self, text: &str, ty: &TensorType) -> Result<String, fmt::Error> {
+    /// An operation of the reducer, by the name of its result.
+    fn defined(&mut self, op: &str, deeper: usize) -> Result<String, fmt::Error> {
         let name = self.fresh();
-        self.line(&format!("{name} = stablehlo.constant dense<{text}> : {ty}"), 0)?;
+        self.line(&format!("{name} = stablehlo.{op}"), deeper)?;
         Ok(name)
     }
 
-    fn compare(
-        &mut self,
-        direction: &str,
-        a: &str,
-        b: &str,
-        kind: &str,
-        ty: &TensorType,
-    ) -> Result<String, fmt::Error> {
-        let name = self.fresh();
-        self.line(
-            &format!("{name} = stablehlo.compare {direction}, {a}, {b}, {kind} : ({ty}, {ty}) -> tensor<i1>"),
-            1,
-        )?;
-        Ok(name)
+    fn constant(&mut self, text: &str, ty: &TensorType) -> Result<String, fmt::Error> {
+        self.defined(&format!("constant dense<{text}> : {ty}"), 0)
+    }
+
+    fn compare(&mut self, direction: &str, a: &str, b: &str, ty: &TensorType) -> Result<String, fmt::Error> {
+        let kind = kind(ty.element);
+        self.defined(&format!("compare {direction}, {a}, {b}, {kind} : ({ty}, {ty}) -> tensor<i1>"), 1)
     }
 
     fn logic(&mut self, op: &str, a: &str, b: &str) -> Result<String, fmt::Error> {
-        let name = self.fresh();
-        self.line(&format!("{name} = stablehlo.{op} {a}, {b} : tensor<i1>"), 1)?;
-        Ok(name)
+        self.defined(&format!("{op} {a}, {b} : tensor<i1>"), 1)
     }
 
     fn select(&mut self, condition: &str, a: &str, b: &str, ty: &TensorType) -> Result<String, fmt::Error> {
-        let name = self.fresh();
-        self.line(&format!("{name} = stablehlo.select {condition}, {a}, {b} : tensor<i1>, {ty}"), 1)?;
-        Ok(name)
+        self.defined(&format!("select {condition}, {a}, {b} : tensor<i1>, {ty}"), 1)
     }
 }
 
@@ -186,16 +171,13 @@ fn neutral(reduction: Reduction, element: ElementType) -> String {
         };
         bound.to_string()
     };
-    let infinity = |negative: bool| {
-        let text = match (element, negative) {
-            (ElementType::F16, false) => "0x7C00",
-            (ElementType::F16, true) => "0xFC00",
-            (ElementType::BF16, false) => "0x7F80",
-            (ElementType::BF16, true) => "0xFF80",
-            (_, false) => "0x7F800000",
-            (_, true) => "0xFF800000",
-        };
-        text.to_owned()
+    let infinity = |negative: bool| match (element, negative) {
+        (ElementType::F16, false) => "0x7C00".to_owned(),
+        (ElementType::F16, true) => "0xFC00".to_owned(),
+        (ElementType::BF16, false) => "0x7F80".to_owned(),
+        (ElementType::BF16, true) => "0xFF80".to_owned(),
+        (_, false) => "0x7F800000".to_owned(),
+        (_, true) => "0xFF800000".to_owned(),
     };
     match (reduction, element.is_float()) {
         (Reduction::Sum, true) => "0.0".to_owned(),
