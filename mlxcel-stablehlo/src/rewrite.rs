@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::builder::{Builder, State, Value};
 use crate::error::{Error, ErrorKind, Result};
-use crate::module::{Attribute, Block, Function, Module, Op, OpKind};
+use crate::module::{Attribute, Block, Function, Module, Op, OpKind, ValueId};
 use crate::types::TensorType;
 
 impl Op {
@@ -119,6 +119,10 @@ impl Module {
     }
 }
 
+/// Replaces composites, or keeps them.
+type Rewrite<'r> =
+    dyn for<'m, 'f> FnMut(&Composite<'m, 'f>, &mut Builder<'f>) -> Result<Option<Vec<Value<'f>>>> + 'r;
+
 fn decompose<'f>(
     module: &Module,
     which: &dyn Fn(&str) -> bool,
@@ -136,15 +140,12 @@ fn decompose<'f>(
     copy.block(&function.body, b, &mut |inner, b| decompose(module, which, inner, b)).map(Some)
 }
 
-fn copy_function<'f, F>(
+fn copy_function<'f>(
     module: &Module,
     function: &Function,
     b: &mut Builder<'f>,
-    rewrite: &mut F,
-) -> Result<Vec<Value<'f>>>
-where
-    F: for<'m, 'v> FnMut(&Composite<'m, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
-{
+    rewrite: &mut Rewrite<'_>,
+) -> Result<Vec<Value<'f>>> {
     let mut copy = Copy::new(module, function);
     for argument in &function.arguments {
         let value = b.argument(&argument.name, function.value_type(argument.value).clone())?;
@@ -169,15 +170,17 @@ impl<'m, 'f> Copy<'m, 'f> {
         Self { module, function, values: vec![None; function.values.len()] }
     }
 
-    fn mapped(&self, values: &[crate::module::ValueId]) -> Result<Vec<Value<'f>>> {
+    fn mapped(&self, values: &[ValueId]) -> Result<Vec<Value<'f>>> {
         let missing = || Error::new(ErrorKind::Scope, "rewrite", "a value is used before it is defined");
         values.iter().map(|value| self.values[value.index()].ok_or_else(missing)).collect()
     }
 
-    fn block<F>(&mut self, block: &Block, b: &mut Builder<'f>, rewrite: &mut F) -> Result<Vec<Value<'f>>>
-    where
-        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
-    {
+    fn block(
+        &mut self,
+        block: &Block,
+        b: &mut Builder<'f>,
+        rewrite: &mut Rewrite<'_>,
+    ) -> Result<Vec<Value<'f>>> {
         for op in &block.ops {
             let operands = self.mapped(&op.operands)?;
             let results = match self.replacement(op, &operands, b, rewrite)? {
@@ -192,16 +195,13 @@ impl<'m, 'f> Copy<'m, 'f> {
     }
 
     /// The replacement of an operation by `rewrite`.
-    fn replacement<F>(
+    fn replacement(
         &self,
         op: &Op,
         operands: &[Value<'f>],
         b: &mut Builder<'f>,
-        rewrite: &mut F,
-    ) -> Result<Option<Vec<Value<'f>>>>
-    where
-        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
-    {
+        rewrite: &mut Rewrite<'_>,
+    ) -> Result<Option<Vec<Value<'f>>>> {
         let OpKind::Composite { name, decomposition, attributes } = &op.kind else { return Ok(None) };
         let Some(decomposition) = self.module.function(decomposition) else { return Ok(None) };
         let composite = Composite { name, operands, attributes, decomposition };
@@ -216,25 +216,20 @@ impl<'m, 'f> Copy<'m, 'f> {
     }
 
     /// The operation as it was, over other values.
-    fn same<F>(
+    fn same(
         &mut self,
         op: &Op,
         operands: &[Value<'f>],
         b: &mut Builder<'f>,
-        rewrite: &mut F,
-    ) -> Result<Vec<Value<'f>>>
-    where
-        F: for<'c, 'v> FnMut(&Composite<'c, 'v>, &mut Builder<'v>) -> Result<Option<Vec<Value<'v>>>>,
-    {
-        let types = |values: &[crate::module::ValueId]| -> Vec<TensorType> {
-            values.iter().map(|&value| self.function.value_type(value).clone()).collect()
+        rewrite: &mut Rewrite<'_>,
+    ) -> Result<Vec<Value<'f>>> {
+        let function = self.function;
+        let types = |values: &[ValueId]| -> Vec<TensorType> {
+            values.iter().map(|&value| function.value_type(value).clone()).collect()
         };
-        let results = types(&op.results);
-        let entries: Vec<Vec<TensorType>> =
-            op.regions.iter().map(|region| types(&region.arguments)).collect();
         let mut regions = Vec::with_capacity(op.regions.len());
-        for (region, entry) in op.regions.iter().zip(entries) {
-            let (copy, _) = b.region(op.kind.name(), &entry, |b, args| {
+        for region in &op.regions {
+            let (copy, _) = b.region(op.kind.name(), &types(&region.arguments), |b, args| {
                 for (old, &new) in region.arguments.iter().zip(args) {
                     self.values[old.index()] = Some(new);
                 }
@@ -242,7 +237,7 @@ impl<'m, 'f> Copy<'m, 'f> {
             })?;
             regions.push(copy);
         }
-        b.copy_op(op.kind.clone(), operands, results, regions)
+        b.copy_op(op.kind.clone(), operands, types(&op.results), regions)
     }
 }
 
