@@ -1,7 +1,8 @@
 //! Replacing and decomposing composites, and the verification of modules that were changed by hand.
 
 use mlxcel_stablehlo::{
-    Attribute, Block, Builder, Comparison, ElementType, ErrorKind, Module, OpKind, Result, TensorType, Value,
+    Attribute, Block, Builder, Comparison, ElementType, ErrorKind, Function, Module, OpKind, Result,
+    TensorType, Value,
 };
 
 use ElementType::{F32, I32};
@@ -160,82 +161,69 @@ fn equal_decompositions_are_shared() {
     );
 }
 
-/// Changes the main function of [`nested`] and answers what the verifier says.
-fn tampered(change: impl FnOnce(&mut Module)) -> String {
-    let mut module = nested();
-    change(&mut module);
-    // Neither printing nor rewriting a broken module panics.
-    let _ = module.to_string();
-    assert!(module.rewrite_composites(|_, _| Ok(None)).is_err());
-    module.verify().unwrap_err().to_string()
+fn main_body(module: &mut Module) -> &mut Block {
+    &mut main_function(module).body
 }
 
-fn main_body(module: &mut Module) -> &mut Block {
-    &mut module.functions.iter_mut().find(|function| function.public).unwrap().body
+fn main_function(module: &mut Module) -> &mut Function {
+    module.functions.iter_mut().find(|function| function.public).unwrap()
 }
 
 fn loop_body(module: &mut Module) -> &mut Block {
     &mut main_body(module).ops[0].regions[1]
 }
 
-#[test]
-fn hand_edited_modules_are_verified() {
-    assert!(tampered(|module| module.functions.swap_remove(0).name.clear()).contains("there is no function"));
-    assert!(
-        tampered(|module| module.functions[1].name = "my.inner.0".to_owned()).contains("is empty or taken")
-    );
-    assert!(tampered(|module| loop_body(module).ops.swap(0, 2)).contains("is used where it is not defined"));
-    assert!(tampered(|module| loop_body(module).results.clear()).contains("the body must return"));
-    assert!(
-        tampered(|module| drop(main_body(module).ops[0].regions.pop()))
-            .contains("2 regions are needed, not 1")
-    );
-    assert!(tampered(|module| main_body(module).ops[0].operands.clear()).contains("entered with"));
-    assert!(tampered(|module| loop_body(module).arguments.clear()).contains("entered with"));
-    assert!(
-        tampered(|module| {
+/// The name and the decomposition of the composite in the outer decomposition.
+fn inner_composite(module: &mut Module) -> [&mut String; 2] {
+    match &mut module.functions[1].body.ops[0].kind {
+        OpKind::Composite { name, decomposition, .. } => [name, decomposition],
+        other => panic!("the outer decomposition is {}", other.name()),
+    }
+}
+
+type Change = fn(&mut Module);
+
+/// Changes to [`nested`], and what the verifier says of each.
+const TAMPERED: &[(Change, &str)] = &[
+    (|module| module.functions.swap_remove(0).name.clear(), "there is no function"),
+    (|module| module.functions[1].name = "my.inner.0".to_owned(), "is empty or taken"),
+    (|module| loop_body(module).ops.swap(0, 2), "is used where it is not defined"),
+    (|module| loop_body(module).results.clear(), "the body must return"),
+    (|module| drop(main_body(module).ops[0].regions.pop()), "2 regions are needed, not 1"),
+    (|module| main_body(module).ops[0].operands.clear(), "entered with"),
+    (|module| loop_body(module).arguments.clear(), "entered with"),
+    (
+        |module| {
             let leaked = loop_body(module).results[0];
             main_body(module).results[0] = leaked;
-        })
-        .contains("is used where it is not defined")
-    );
-    assert!(
-        tampered(|module| {
+        },
+        "is used where it is not defined",
+    ),
+    (
+        |module| {
             let op = loop_body(module).ops[0].clone();
             loop_body(module).ops.push(op);
-        })
-        .contains("is defined twice")
-    );
-    assert!(
-        tampered(|module| {
-            let main = module.functions.iter_mut().find(|function| function.public).unwrap();
-            main.values.clear();
-        })
-        .contains("has no type")
-    );
-    assert!(
-        tampered(|module| {
-            let OpKind::Composite { decomposition, .. } = &mut module.functions[1].body.ops[0].kind else {
-                panic!("the outer decomposition is the inner composite");
-            };
-            *decomposition = "my.outer.0".to_owned();
-        })
-        .contains("`my.outer.0` calls itself")
-    );
-    assert!(
-        tampered(|module| {
-            let main = module.functions.iter_mut().find(|function| function.public).unwrap();
-            main.arguments[0].aliases_result = Some(0);
-        })
-        .contains("argument `x` is tensor<4xf32>, but result 0")
-    );
-    assert!(
-        tampered(|module| {
-            let OpKind::Composite { name, .. } = &mut module.functions[1].body.ops[0].kind else {
-                panic!("the outer decomposition is the inner composite");
-            };
-            name.clear();
-        })
-        .contains("must be words separated by dots")
-    );
+        },
+        "is defined twice",
+    ),
+    (|module| main_function(module).values.clear(), "has no type"),
+    (|module| *inner_composite(module)[1] = "my.outer.0".to_owned(), "`my.outer.0` calls itself"),
+    (
+        |module| main_function(module).arguments[0].aliases_result = Some(0),
+        "argument `x` is tensor<4xf32>, but result 0",
+    ),
+    (|module| inner_composite(module)[0].clear(), "must be words separated by dots"),
+];
+
+#[test]
+fn hand_edited_modules_are_verified() {
+    for (change, says) in TAMPERED {
+        let mut module = nested();
+        change(&mut module);
+        // Neither printing nor rewriting a broken module panics.
+        let _ = module.to_string();
+        assert!(module.rewrite_composites(|_, _| Ok(None)).is_err(), "{says}");
+        let error = module.verify().unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }

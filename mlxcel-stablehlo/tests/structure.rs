@@ -3,70 +3,40 @@
 
 use crate::refusal;
 use mlxcel_stablehlo::{
-    Attribute, BinaryOp, Comparison, ElementType, Error, ErrorKind, Literal, Module, ModuleBuilder,
-    TensorType, UnaryOp,
+    Attribute, BinaryOp, Comparison, ElementType, ErrorKind, Literal, Module, ModuleBuilder, Result,
+    TensorType, UnaryOp, infer,
 };
 
 use ElementType::{BF16, F16, F32, I1, I4, I8, I32, I64, U8, U32};
 
+/// Each line: the kind and the words of the error, and the misuse.
+macro_rules! says {
+    ($($kind:ident, $text:literal, |$b:ident| $misuse:expr;)*) => {$(
+        let error = refusal!(|$b, _| $misuse);
+        assert_eq!(error.kind(), ErrorKind::$kind, "{error}");
+        assert_eq!(error.to_string(), concat!($text, ", in `main`"));
+    )*};
+}
+
 /// Misuse whose error has no operands to show.
 #[test]
 fn builder_misuse_is_an_error() {
-    let says = |error: Error, kind: ErrorKind, text: &str| {
-        assert_eq!(error.kind(), kind, "{error}");
-        assert_eq!(error.to_string(), format!("{text}, in `main`"));
-    };
-    says(
-        refusal!(|b, _| b.iota(TensorType::new(F32, [2]), 1)),
-        ErrorKind::Attribute,
-        "iota: dimension 1 of result tensor<2xf32>, which has rank 1",
-    );
-    says(
-        refusal!(|b, _| b.iota(TensorType::new(I1, [2]), 0)),
-        ErrorKind::Element,
-        "iota: result tensor<2xi1> must be of numbers",
-    );
-    says(
-        refusal!(|b, _| b.splat(I8, 128.0, &[2])),
-        ErrorKind::Attribute,
-        "constant: 128 is not a value of i8",
-    );
-    says(
-        refusal!(|b, _| b.splat(I32, 0.5, &[])),
-        ErrorKind::Attribute,
-        "constant: 0.5 is not a value of i32",
-    );
-    says(
-        refusal!(|b, _| b.argument("huge", TensorType::new(F32, [usize::MAX, usize::MAX, 0]))),
-        ErrorKind::Overflow,
-        "argument: a tensor<18446744073709551615x18446744073709551615x0xf32> is larger than memory can address",
-    );
-    says(
-        refusal!(|b, _| b.argument("x", TensorType::scalar(F32))),
-        ErrorKind::Name,
-        "argument: there is already an argument `x`",
-    );
-    says(
-        refusal!(|b, _| b.concatenate(&[], 0)),
-        ErrorKind::Attribute,
-        "concatenate: at least one operand is needed",
-    );
-    says(
-        refusal!(|b, _| b.call("nowhere", &[])),
-        ErrorKind::Name,
-        "call: there is no function `nowhere`, at least not yet",
-    );
-    says(
-        refusal!(|b, _| b.custom_call("", &[], vec![], &[], false)),
-        ErrorKind::Name,
-        "custom_call: the target has no name",
-    );
     let twice = [("a".to_owned(), Attribute::Int(1)), ("a".to_owned(), Attribute::Int(2))];
-    says(
-        refusal!(|b, _| b.custom_call("t", &[], vec![], &twice, false)),
-        ErrorKind::Name,
-        "custom_call: the attribute name `a` is empty or given twice",
-    );
+    says! {
+        Attribute, "iota: dimension 1 of result tensor<2xf32>, which has rank 1",
+            |b| b.iota(TensorType::new(F32, [2]), 1);
+        Element, "iota: result tensor<2xi1> must be of numbers", |b| b.iota(TensorType::new(I1, [2]), 0);
+        Attribute, "constant: 128 is not a value of i8", |b| b.splat(I8, 128.0, &[2]);
+        Attribute, "constant: 0.5 is not a value of i32", |b| b.splat(I32, 0.5, &[]);
+        Overflow, "argument: a tensor<18446744073709551615x18446744073709551615x0xf32> is larger than memory can address",
+            |b| b.argument("huge", TensorType::new(F32, [usize::MAX, usize::MAX, 0]));
+        Name, "argument: there is already an argument `x`", |b| b.argument("x", TensorType::scalar(F32));
+        Attribute, "concatenate: at least one operand is needed", |b| b.concatenate(&[], 0);
+        Name, "call: there is no function `nowhere`, at least not yet", |b| b.call("nowhere", &[]);
+        Name, "custom_call: the target has no name", |b| b.custom_call("", &[], vec![], &[], false);
+        Name, "custom_call: the attribute name `a` is empty or given twice",
+            |b| b.custom_call("t", &[], vec![], &twice, false);
+    }
     for name in ["linear", "", "a.", ".a", "1a.b", "a$.b", "a.b c"] {
         let error = refusal!(|b, _| b.composite(name, &[], &[], |_, _| Ok(Vec::new())));
         assert_eq!(error.kind(), ErrorKind::Name, "{error}");
@@ -210,35 +180,31 @@ fn elementwise_operations_check_their_operand_types() {
     let numbers = [floats, signed, unsigned].concat();
     let integers = [signed, unsigned].concat();
     let with_truth = [&integers[..], &[I1]].concat();
-    let infer = mlxcel_stablehlo::infer::unary;
-    for op in UnaryOp::ALL {
-        let taken = match op {
-            UnaryOp::Abs | UnaryOp::Sign => [floats, signed].concat(),
-            UnaryOp::Negate => numbers.clone(),
-            UnaryOp::Not => with_truth.clone(),
-            UnaryOp::CountLeadingZeros | UnaryOp::Popcnt => integers.clone(),
-            _ => floats.to_vec(),
-        };
+    let check = |taken: &[ElementType], infer: &dyn Fn(&TensorType) -> Result<TensorType>, name: &str| {
         for element in ElementType::ALL {
             let ty = TensorType::new(element, [2]);
-            let wanted = if taken.contains(&element) { Some(ty.clone()) } else { None };
-            assert_eq!(infer(op, &ty).ok(), wanted, "{op:?} of {element}");
+            let wanted = taken.contains(&element).then(|| ty.clone());
+            assert_eq!(infer(&ty).ok(), wanted, "{name} of {element}");
         }
+    };
+    for op in UnaryOp::ALL {
+        let taken = match op {
+            UnaryOp::Abs | UnaryOp::Sign => &[floats, signed].concat(),
+            UnaryOp::Negate => &numbers,
+            UnaryOp::Not => &with_truth,
+            UnaryOp::CountLeadingZeros | UnaryOp::Popcnt => &integers,
+            _ => floats,
+        };
+        check(taken, &|ty| infer::unary(op, ty), op.name());
     }
     for op in BinaryOp::ALL {
         let taken = match op {
-            BinaryOp::Atan2 => floats.to_vec(),
-            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => with_truth.clone(),
-            BinaryOp::ShiftLeft | BinaryOp::ShiftRightArithmetic | BinaryOp::ShiftRightLogical => {
-                integers.clone()
-            }
-            _ => numbers.clone(),
+            BinaryOp::Atan2 => floats,
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => &with_truth,
+            BinaryOp::ShiftLeft | BinaryOp::ShiftRightArithmetic | BinaryOp::ShiftRightLogical => &integers,
+            _ => &numbers,
         };
-        for element in ElementType::ALL {
-            let ty = TensorType::new(element, [2]);
-            let wanted = if taken.contains(&element) { Some(ty.clone()) } else { None };
-            assert_eq!(mlxcel_stablehlo::infer::binary(op, &ty, &ty).ok(), wanted, "{op:?} of {element}");
-        }
+        check(taken, &|ty| infer::binary(op, ty, ty), op.name());
     }
 }
 

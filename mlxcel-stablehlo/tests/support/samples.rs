@@ -29,9 +29,7 @@ fn module<F>(name: &str, body: F) -> Module
 where
     F: for<'f> FnOnce(&mut Builder<'f>) -> Result<Vec<Value<'f>>>,
 {
-    let mut module = ModuleBuilder::new(name);
-    module.function("main", body).unwrap();
-    module.finish()
+    Module::of_function(name, "main", body).unwrap()
 }
 
 fn ty(element: ElementType, shape: &[usize]) -> TensorType {
