@@ -36,6 +36,8 @@ pub mod packed;
 mod plan;
 mod program;
 mod reachable;
+#[cfg(test)]
+mod recorder;
 mod resident;
 mod session;
 mod shape;

@@ -3,105 +3,22 @@
 mod prepared;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, ErrorKind, InferenceSession, Model, ModelInfo, Pooling, Prepare,
-    Result, Row, SamplingParams, SamplingPlan, SequenceId, SessionOptions, StepOutput, Want,
+    Capabilities, Control, ErrorKind, InferenceSession, Pooling, Prepare, Result, Row, SamplingPlan,
+    SequenceId, StepOutput, Want,
 };
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::Decoder;
 use proptest::prelude::*;
 
-use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
-use crate::model::{GraphModel, GraphModelOptions};
+use crate::model::GraphModelOptions;
 use crate::plan::Chunks;
 use crate::reachable::PreparedPrograms;
+use crate::recorder::{Recorder, decoder_of, session_on};
 use crate::shape::{LengthSteps, Lengths, ProgramShape};
-use crate::state::StateLayout;
-
-/// An executor that computes nothing and records its calls.
-#[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Record>>);
-
-#[derive(Default)]
-struct Record {
-    /// Requested programs, without duplicates.
-    asked: BTreeSet<ProgramShape>,
-    last: Option<ProgramShape>,
-    /// Of those, programs requested together with others, and programs announced before they were needed.
-    together: Vec<Vec<ProgramShape>>,
-    announced: BTreeSet<ProgramShape>,
-}
-
-impl Executor for Recorder {
-    type State = ();
-    type Program = ProgramShape;
-
-    fn prepare(&self, shape: &ProgramShape, _: Option<&CancelToken>) -> Result<Prepared<ProgramShape>> {
-        let mut record = self.0.lock().unwrap();
-        record.asked.insert(shape.clone());
-        record.last = Some(shape.clone());
-        Ok(Prepared { program: shape.clone(), compile_time: Duration::ZERO })
-    }
-
-    fn prepare_together(&self, shapes: &[ProgramShape], _: Option<&CancelToken>) -> Result<Duration> {
-        let mut record = self.0.lock().unwrap();
-        record.together.push(shapes.to_vec());
-        record.asked.extend(shapes.iter().cloned());
-        Ok(Duration::ZERO)
-    }
-
-    fn prepare_ahead(&self, shape: &ProgramShape) -> bool {
-        let mut record = self.0.lock().unwrap();
-        let is_ready = record.asked.contains(shape);
-        if !is_ready {
-            record.announced.insert(shape.clone());
-        }
-        is_ready
-    }
-
-    fn allocate(&self, _: &StateLayout, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn copy(&self, _: &StateLayout, _: (&(), usize), _: (&mut (), usize), _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn read(&self, layout: &StateLayout, (): &(), _: usize, positions: usize) -> Result<Vec<u8>> {
-        Ok(vec![0; layout.bytes(positions)])
-    }
-
-    fn write(&self, _: &StateLayout, (): &mut (), _: usize, _: usize, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn run(
-        &self,
-        shape: &ProgramShape,
-        inputs: &StepInputs,
-        states: &mut [&mut [()]],
-        wanted: &[usize],
-    ) -> Result<StepOutputs, RunError> {
-        assert_eq!((inputs.tokens.len(), states.len()), (shape.tokens(), shape.rows.len()));
-        assert!(wanted.iter().all(|&row| row < shape.output_rows()));
-        Ok(StepOutputs {
-            best: vec![(0, 0.0); shape.output_rows()],
-            values: vec![vec![0.0; 4]; wanted.len()],
-            ..StepOutputs::default()
-        })
-    }
-}
 
 fn decoder() -> Decoder {
     decoder_of("llama")
-}
-
-fn decoder_of(architecture: &str) -> Decoder {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures").join(architecture);
-    Checkpoint::open(folder).unwrap().decoder().unwrap()
 }
 
 /// One whose caches grow with every position, one whose windows bound them, one without any, one with caches
@@ -118,11 +35,10 @@ fn with_chunks(
     chunks: &[usize],
     every_position: bool,
 ) -> GraphModelOptions {
-    let chunks = chunks.to_vec();
     GraphModelOptions {
         capacity: Some(capacity),
         sequences,
-        chunks,
+        chunks: chunks.to_vec(),
         every_position,
         verification: false,
         hidden_states: false,
@@ -150,9 +66,7 @@ struct Driver {
 impl Driver {
     fn new(decoder: &Decoder, options: &GraphModelOptions) -> Self {
         let asked = Recorder::default();
-        let info = ModelInfo::new("recorder", "llama", decoder.vocabulary_size);
-        let model = GraphModel::new(asked.clone(), decoder, info, options).unwrap();
-        let session = model.open_session(&SessionOptions::default()).unwrap();
+        let session = session_on(asked.clone(), decoder, options);
         let claimed = session.capabilities().clone();
         Self { session, sequences: Vec::new(), asked, claimed }
     }
@@ -164,7 +78,7 @@ impl Driver {
 
     /// Feeds tokens to the sequences named by index: how many of them, and what is wanted.
     fn step(&mut self, rows: &[(usize, usize, Asks)]) {
-        let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
+        let plan = SamplingPlan::greedy();
         let fed: Vec<_> = rows
             .iter()
             .map(|&(index, tokens, asks)| {
@@ -192,11 +106,11 @@ impl Driver {
     }
 
     fn asked(&self) -> BTreeSet<ProgramShape> {
-        self.asked.0.lock().unwrap().asked.clone()
+        self.asked.record().ready.clone()
     }
 
     fn announced(&self) -> BTreeSet<ProgramShape> {
-        self.asked.0.lock().unwrap().announced.clone()
+        self.asked.record().announced.clone()
     }
 }
 

@@ -1,17 +1,16 @@
 //! Draft tokens of models whose states cannot drop them, in rows of several passes.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mlxcel_core::{
-    CancelToken, Capabilities, Control, InferenceSession, InferenceSessionExt, Model, ModelInfo, Result, Row,
-    SamplingParams, SamplingPlan, SessionOptions, TokenId, Want,
+    CancelToken, Control, InferenceSession, InferenceSessionExt, Result, Row, SamplingPlan, TokenId, Want,
 };
-use mlxcel_models::{Checkpoint, StateShape};
+use mlxcel_models::StateShape;
 
 use crate::executor::{Executor, Prepared, RunError, StepInputs, StepOutputs};
-use crate::model::{GraphModel, GraphModelOptions};
+use crate::model::GraphModelOptions;
+use crate::recorder::{decoder_of, session_on};
 use crate::shape::{Lengths, ProgramShape};
 use crate::state::StateLayout;
 
@@ -119,26 +118,20 @@ impl Executor for Recorder {
 struct Driver {
     executor: Recorder,
     session: Box<dyn InferenceSession>,
-    plan: SamplingPlan,
 }
 
 impl Driver {
     fn new(architecture: &str, lengths: &[usize]) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
-        let decoder = Checkpoint::open(folder.join(architecture)).unwrap().decoder().unwrap();
         let options = GraphModelOptions {
             capacity: Some(400),
             chunks: vec![8],
             lengths: Some(Lengths::from_buckets(lengths).unwrap()),
             ..GraphModelOptions::default()
         };
-        let info = ModelInfo::new("recorder", architecture, decoder.vocabulary_size);
         let executor = Recorder::default();
-        let model = GraphModel::new(executor.clone(), &decoder, info, &options).unwrap();
-        assert!(!model.capabilities().rewind);
-        let session = model.open_session(&SessionOptions::default()).unwrap();
-        let plan = SamplingPlan::negotiate(&SamplingParams::default(), &Capabilities::new(1, 1)).unwrap();
-        Self { executor, session, plan }
+        let session = session_on(executor.clone(), &decoder_of(architecture), &options);
+        assert!(!session.capabilities().rewind);
+        Self { executor, session }
     }
 }
 
@@ -155,7 +148,8 @@ fn draft_tokens_can_be_dropped_behind_a_change_of_the_states_length() {
             let sequence = driver.session.open().unwrap();
             let feed = |driver: &mut Driver, tokens: &[TokenId], drafts: usize| {
                 driver.executor.tokens.lock().unwrap().extend_from_slice(tokens);
-                let want = Want::token(&driver.plan).with_drafts(drafts);
+                let plan = SamplingPlan::greedy();
+                let want = Want::token(&plan).with_drafts(drafts);
                 driver.session.run_row(Row::new(sequence, tokens, want), &Control::default()).unwrap();
             };
             feed(&mut driver, &vec![1; prompt], 0);

@@ -64,11 +64,11 @@ fn programs_of_one_step_are_requested_together() {
     let mut driver = Driver::new(&decoder, &with_chunks(512, 2, &[16, 128], false));
     driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
     driver.step(&[(0, 300, Asks::Next), (1, 1, Asks::Next)]);
-    let together = std::mem::take(&mut driver.asked.0.lock().unwrap().together);
+    let together = std::mem::take(&mut driver.asked.record().together);
     assert_eq!(together.iter().map(names).collect::<Vec<_>>(), [["128+1@256", "128@256", "16@640"]]);
     // Programs that are needed alone are requested at their pass.
     driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
-    assert!(driver.asked.0.lock().unwrap().together.is_empty());
+    assert!(driver.asked.record().together.is_empty());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_short_sequence_returns_to_its_bucket_after_a_pass_with_a_long_one() {
     let decoder = decoder();
     let mut driver = Driver::new(&decoder, &options(512, 2, 64, false));
     driver.sequences = vec![driver.session.open().unwrap(), driver.session.open().unwrap()];
-    let last = |driver: &Driver| driver.asked.0.lock().unwrap().last.clone().unwrap().to_string();
+    let last = |driver: &Driver| driver.asked.record().ran.last().unwrap().to_string();
     driver.step(&[(0, 1, Asks::Next)]);
     driver.step(&[(1, 300, Asks::Next)]);
     driver.step(&[(0, 1, Asks::Next), (1, 1, Asks::Next)]);
