@@ -2,23 +2,36 @@
 
 use super::*;
 
-/// Runs the plan to its end; each pass as (pending row, tokens, room).
-fn passes(remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
-    passes_of(&[64], remaining, width)
+fn pending(rows: &[(usize, Wants)]) -> Vec<Pending> {
+    rows.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect()
 }
 
-fn passes_of(chunks: &[usize], remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
-    let chunks = Chunks::new(chunks);
-    let mut pending: Vec<_> =
-        remaining.iter().map(|&remaining| Pending { remaining, wants: Wants::Last }).collect();
+/// Runs the plan to its end; each pass, after its check, as (pending row, tokens, room).
+fn run(
+    chunks: &Chunks,
+    rows: &[(usize, Wants)],
+    width: usize,
+    check: impl Fn(&Pass),
+) -> Vec<Vec<(usize, usize, usize)>> {
+    let mut pending = pending(rows);
     let mut passes = Vec::new();
-    while let Some(pass) = next_pass(&pending, &chunks, width) {
+    while let Some(pass) = next_pass(&pending, chunks, width) {
         for row in &pass.rows {
-            pending[row.row].remaining -= row.tokens;
+            let Pending { remaining, wants } = &mut pending[row.row];
+            *remaining -= row.tokens;
+            if let Wants::Ends(ends) = wants {
+                *ends = (*ends).min(*remaining);
+            }
         }
+        check(&pass);
         passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
     }
     passes
+}
+
+fn passes(remaining: &[usize], width: usize) -> Vec<Vec<(usize, usize, usize)>> {
+    let rows: Vec<_> = remaining.iter().map(|&remaining| (remaining, Wants::Last)).collect();
+    run(&Chunks::new(&[64]), &rows, width, |_| ())
 }
 
 #[test]
@@ -47,23 +60,11 @@ fn only_a_chunk_can_ask_for_outputs_at_every_position() {
 #[test]
 fn rows_with_drafts_share_passes_of_equal_length() {
     let chunks = Chunks::new(&[16, 128]);
-    let run = |pending: &[(usize, Wants)], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
-        let pending = pending.iter().map(|&(remaining, wants)| Pending { remaining, wants });
-        let mut pending: Vec<_> = pending.collect();
-        let mut passes = Vec::new();
-        while let Some(pass) = next_pass(&pending, &chunks, width) {
-            for row in &pass.rows {
-                pending[row.row].remaining -= row.tokens;
-                let Pending { remaining, wants } = &mut pending[row.row];
-                if let Wants::Ends(ends) = wants {
-                    *ends = (*ends).min(*remaining);
-                }
-            }
+    let run = |pending: &[(usize, Wants)], width: usize| {
+        run(&chunks, pending, width, |pass| {
             let verified = pass.rows.iter().any(|row| row.room > 1) && pass.rows[0].room < 128;
             assert_eq!(pass.outputs == Outputs::Every, verified);
-            passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
-        }
-        passes
+        })
     };
     use Wants::{Ends, Last};
     assert_eq!(run(&[(3, Ends(3))], 4), [[(0, 3, 4)]]);
@@ -88,9 +89,8 @@ fn rows_with_drafts_share_passes_of_equal_length() {
 }
 
 /// Which of the pending rows the next pass feeds, and what it gives.
-fn plan(pending: &[(usize, Wants)]) -> (Vec<usize>, Outputs) {
-    let pending: Vec<_> = pending.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect();
-    let pass = next_pass(&pending, &Chunks::new(&[64]), 4).unwrap();
+fn plan(rows: &[(usize, Wants)]) -> (Vec<usize>, Outputs) {
+    let pass = next_pass(&pending(rows), &Chunks::new(&[64]), 4).unwrap();
     (pass.rows.iter().map(|row| row.row).collect(), pass.outputs)
 }
 
@@ -114,7 +114,8 @@ fn the_last_single_token_of_a_prompt_is_a_decoding_row() {
 #[test]
 fn the_remainder_of_a_prompt_uses_the_cheapest_chunk_sizes() {
     let rooms = |prompt: usize| -> Vec<usize> {
-        passes_of(&[16, 128], &[prompt], 1).iter().map(|pass| pass[0].2).collect()
+        let passes = run(&Chunks::new(&[16, 128]), &[(prompt, Wants::Last)], 1, |_| ());
+        passes.iter().map(|pass| pass[0].2).collect()
     };
     assert_eq!(rooms(1), [1]);
     assert_eq!(rooms(2), [16]);
@@ -152,9 +153,8 @@ fn short_chunks_use_the_programs_of_rows_with_drafts() {
 fn short_texts_share_a_pass() {
     use Wants::{Every, EveryHidden, Last, LastHidden};
     let chunks = Chunks::new(&[16, 128]);
-    let joined = |pending: &[(usize, Wants)], width: usize| {
-        let pending: Vec<_> =
-            pending.iter().map(|&(remaining, wants)| Pending { remaining, wants }).collect();
+    let joined = |rows: &[(usize, Wants)], width: usize| {
+        let pending = pending(rows);
         let pass = next_pass(&pending, &chunks, width).unwrap();
         let joined = chunks.joined(&pass, &pending, width)?;
         assert!(joined.rows.iter().all(|row| row.room == 16));
@@ -176,17 +176,12 @@ fn short_texts_share_a_pass() {
 fn whole_texts_share_passes_without_padding_between_them() {
     let chunks = Chunks::whole(500, 128);
     assert_eq!(chunks.sizes(), [16, 32, 64, 128, 256, 500]);
-    let run = |texts: &[usize], width: usize| -> Vec<Vec<(usize, usize, usize)>> {
-        let pending = texts.iter().map(|&remaining| Pending { remaining, wants: Wants::EveryHidden });
-        let mut pending: Vec<_> = pending.collect();
-        let mut passes = Vec::new();
-        while let Some(pass) = next_pass(&pending, &chunks, width) {
+    let run = |texts: &[usize], width: usize| {
+        let rows: Vec<_> = texts.iter().map(|&remaining| (remaining, Wants::EveryHidden)).collect();
+        run(&chunks, &rows, width, |pass| {
             assert_eq!(pass.outputs, Outputs::Hidden);
             assert!(chunks.sizes().contains(&pass.rows.iter().map(|row| row.room).sum()));
-            pass.rows.iter().for_each(|row| pending[row.row].remaining -= row.tokens);
-            passes.push(pass.rows.iter().map(|row| (row.row, row.tokens, row.room)).collect());
-        }
-        passes
+        })
     };
     assert_eq!(
         run(&[1, 70, 9, 16, 100], 4),
