@@ -1,9 +1,8 @@
 //! The element types of each precision.
 
-use std::fmt;
 use std::str::FromStr;
 
-use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_core::{Error, ErrorKind, Precision, Result, named};
 use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType;
 
@@ -43,9 +42,7 @@ impl Numerics {
         };
         Ok(Self { precision, operand: element, kv: element })
     }
-}
 
-impl Numerics {
     /// Sets the element type of the KV cache.
     #[must_use]
     pub fn with_kv_cache(mut self, kv_cache: KvCacheType) -> Self {
@@ -60,50 +57,33 @@ impl Numerics {
     }
 }
 
-/// The element type of the KV cache, which determines the memory of a sequence and the bytes that attention
-/// reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KvCacheType {
-    /// The type of the precision: float32 for `Exact`, else the checkpoint's.
-    #[default]
-    Precision,
-    /// float32.
-    F32,
-    /// float16.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// Signed bytes, with a float32 scale per position and head, for keys and values separately.
-    Int8,
-}
-
-impl KvCacheType {
-    const NAMES: [(Self, &'static str); 5] = [
-        (Self::Precision, "precision"),
-        (Self::F32, "f32"),
-        (Self::F16, "f16"),
-        (Self::Bf16, "bf16"),
-        (Self::Int8, "int8"),
-    ];
-}
-
-impl fmt::Display for KvCacheType {
-    /// Such as `int8`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
-        f.write_str(name)
+named! {
+    /// The element type of the KV cache, which determines the memory of a sequence and the bytes that attention
+    /// reads.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum KvCacheType {
+        /// The type of the precision: float32 for `Exact`, else the checkpoint's.
+        #[default]
+        Precision = "precision",
+        /// float32.
+        F32 = "f32",
+        /// float16.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// Signed bytes, with a float32 scale per position and head, for keys and values separately.
+        Int8 = "int8",
     }
 }
 
 impl FromStr for KvCacheType {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Reads what [`Display`](std::fmt::Display) writes.
     fn from_str(text: &str) -> Result<Self> {
-        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
-        found.ok_or_else(|| {
-            let known = Self::NAMES.map(|(_, name)| name).join(", ");
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
             Error::new(ErrorKind::InvalidInput, "choose the KV cache", "this KV cache type is not supported")
                 .with_context("kv_cache", text.escape_debug())
                 .with_context("known", known)
