@@ -242,14 +242,10 @@ impl StepInputs {
 
     /// The total size of all inputs in bytes.
     pub fn bytes(&self) -> usize {
-        let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len());
-        let rows = self.positions.len() + self.last.len() + self.adapters.len();
-        4 * (self.tokens.len()
-            + self.types.len()
-            + self.states.len()
-            + self.firsts.len()
-            + rows
-            + tables.sum::<usize>())
+        let integers = [&self.tokens, &self.types, &self.positions, &self.last, &self.firsts, &self.adapters];
+        let integers = integers.iter().map(|input| input.len()).sum::<usize>();
+        let tables = self.rotary.iter().map(|(cos, sin)| cos.len() + sin.len()).sum::<usize>();
+        4 * (integers + self.states.len() + tables)
     }
 }
 

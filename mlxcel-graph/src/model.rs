@@ -58,9 +58,7 @@ pub struct GraphModelOptions {
 
 impl Default for GraphModelOptions {
     /// Native precision, the model's own capacity, 4 sequences, chunks of 64, results at every position,
-    /// verification of draft tokens, hidden states, a KV
-    /// cache
-    /// of the precision's type.
+    /// verification of draft tokens, hidden states, a KV cache of the precision's type.
     fn default() -> Self {
         Self {
             precision: Precision::default(),

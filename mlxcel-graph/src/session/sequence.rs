@@ -59,17 +59,8 @@ impl<S> Sequence<S> {
     }
 
     pub(super) fn with_options(options: &SequenceOptions) -> Self {
-        let options = options.clone();
-        Self {
-            position: 0,
-            computed: 0,
-            tokens: Vec::new(),
-            remembered: 0,
-            epoch: 0,
-            options,
-            states: None,
-            kept: None,
-        }
+        let (tokens, options) = (Vec::new(), options.clone());
+        Self { position: 0, computed: 0, tokens, remembered: 0, epoch: 0, options, states: None, kept: None }
     }
 
     pub(super) fn position(&self) -> usize {
