@@ -1,5 +1,6 @@
 //! How IREE's C files are compiled.
 
+use std::env;
 use std::path::Path;
 
 /// A build of the runtime in the folder `root`, which has IREE's sources in `iree/` and what is generated
@@ -42,6 +43,15 @@ pub(crate) fn runtime(root: &Path, renamed: bool, host: Option<&str>) -> cc::Bui
         // Statuses contain source paths; those of the build machine are removed.
         let places = format!("-ffile-prefix-map={}=iree", sources.display());
         build.std("gnu11").flag_if_supported("-fvisibility=hidden").flag_if_supported(places);
+        if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "musl") {
+            let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+            // `futex.h` uses `struct timespec`, which the headers that it includes declare with glibc only.
+            build.flag("-include").flag("time.h");
+            // Debian's `musl-gcc` has no headers of the kernel; they are beside those of glibc.
+            for folder in ["/usr/include".to_owned(), format!("/usr/include/{architecture}-linux-gnu")] {
+                build.flag("-idirafter").flag(folder);
+            }
+        }
         if renamed {
             build.flag("-include").flag(&names);
         }

@@ -47,6 +47,8 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
         "windows" => &["advapi32", "bcrypt", "dbghelp", "synchronization", "ws2_32"],
         "macos" | "ios" => &[],
         "android" => &["m", "dl"],
+        // musl is one archive, and the linker may find libm of another C library.
+        _ if environment == "musl" => &[],
         _ => &["m", "dl", "pthread"],
     };
     for library in libraries {
@@ -59,6 +61,7 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
 fn corrected(file: &str) -> Option<&'static str> {
     let corrections = [
         ("/async/semaphore.c", "corrections/semaphore.c"),
+        ("/threading/thread_pthreads.c", "corrections/thread_pthreads.c"),
         ("/local_task/task_queue.c", "corrections/task_queue.c"),
         ("/vulkan/command_buffer.c", "corrections/vulkan_command_buffer.c"),
         ("/vulkan/queue.c", "corrections/vulkan_queue.c"),
