@@ -40,11 +40,8 @@ pub(super) struct FlatOp {
 pub(super) fn flatten(module: &Module, entry: &Function) -> Result<Flat> {
     let mut flattener = Flattener { module, types: Vec::new(), block_of: Vec::new(), blocks: 1 };
     let mut vars = vec![None; entry.values.len()];
-    let arguments = entry
-        .arguments
-        .iter()
-        .map(|argument| flattener.define(entry, &mut vars, argument.value, 0))
-        .collect();
+    let arguments = entry.arguments.iter();
+    let arguments = arguments.map(|argument| flattener.define(entry, &mut vars, argument.value, 0)).collect();
     let mut body = FlatBlock { id: 0, arguments, ops: Vec::new(), results: Vec::new() };
     flattener.ops(entry, &entry.body, &mut vars, &mut body)?;
     body.results = lookup(&vars, &entry.body.results)?;
@@ -98,11 +95,8 @@ impl Flattener<'_> {
                 }
                 _ => {
                     let regions = self.regions(function, op, vars)?;
-                    let results = op
-                        .results
-                        .iter()
-                        .map(|&value| self.define(function, vars, value, target.id))
-                        .collect();
+                    let define = |&value| self.define(function, vars, value, target.id);
+                    let results = op.results.iter().map(define).collect();
                     target.ops.push(FlatOp { kind: op.kind.clone(), operands, results, regions });
                 }
             }

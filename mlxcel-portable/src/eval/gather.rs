@@ -9,7 +9,7 @@ use super::movement::{Stretches, clamp_start};
 use super::node::SlotId;
 use super::run::Frame;
 use super::step::CHUNK;
-use super::view::{Linear, View, dense_strides};
+use super::view::{Linear, View, dense_strides, without};
 
 #[derive(Debug)]
 pub(super) struct Gather {
@@ -83,12 +83,10 @@ impl IndexVectors {
 
     /// The operand element that the vector addresses, or `None` where a slice would not fit.
     pub(super) fn fitting(&self, indices: &[i64], vector: usize) -> Option<usize> {
-        let components = self.components(indices, vector);
-        components
-            .map(|(at, limit, stride)| {
-                usize::try_from(at).ok().filter(|&at| at <= limit).map(|at| at * stride)
-            })
-            .sum()
+        let fitting = |(at, limit, stride): (i64, usize, usize)| {
+            usize::try_from(at).ok().filter(|&at| at <= limit).map(|at| at * stride)
+        };
+        self.components(indices, vector).map(fitting).sum()
     }
 }
 
@@ -100,27 +98,10 @@ impl Gather {
         result: &TensorType,
         out: SlotId,
     ) -> Self {
-        let GatherDimensions {
-            offset_dims,
-            collapsed_slice_dims,
-            start_index_map,
-            index_vector_dim,
-            slice_sizes,
-        } = dimensions;
-        let strides = dense_strides(&result.shape);
-        let slice_dims: Vec<usize> =
-            (0..slice_sizes.len()).filter(|i| !collapsed_slice_dims.contains(i)).collect();
-        let window = View {
-            shape: slice_dims.iter().map(|&i| slice_sizes[i]).collect(),
-            strides: offset_dims.iter().map(|&i| strides[i]).collect(),
-            offset: 0,
-        };
-        let batch_dims: Vec<usize> = (0..result.rank()).filter(|i| !offset_dims.contains(i)).collect();
-        let slices = View {
-            shape: batch_dims.iter().map(|&i| result.shape[i]).collect(),
-            strides: batch_dims.iter().map(|&i| strides[i]).collect(),
-            offset: 0,
-        };
+        let GatherDimensions { offset_dims, start_index_map, index_vector_dim, slice_sizes, .. } = dimensions;
+        let window = View::dimensions(&result.shape, offset_dims);
+        let batch_dims = without(result.rank(), offset_dims);
+        let slices = View::dimensions(&result.shape, &batch_dims);
         let indices = IndexVectors::new(
             indices, indices_type, *index_vector_dim, start_index_map, &operand_type.shape, slice_sizes,
         );
@@ -142,8 +123,7 @@ impl Gather {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        if !out.bytes().is_empty() {
+        frame.write(self.out, |frame, out| {
             let indices = self.indices.read(frame)?;
             let operand = self.operand.bind(|slot| frame.bytes(slot));
             let size = self.operand.element.bytes_for(1);
@@ -152,7 +132,7 @@ impl Gather {
             if self.consecutive {
                 let group = (CHUNK / slice).max(1);
                 frame.workers.for_each(
-                    out.bytes_mut().chunks_mut(group * slice * size).enumerate(),
+                    out.chunks_mut(group * slice * size).enumerate(),
                     || operand.evaluator(),
                     |operand, (i, places): (usize, &mut [u8])| {
                         for (j, place) in places.chunks_mut(slice * size).enumerate() {
@@ -166,7 +146,6 @@ impl Gather {
             } else {
                 let mut operand = operand.evaluator();
                 let mut scratch = zeros(slice * size)?;
-                let bytes = out.bytes_mut();
                 for vector in 0..self.indices.count {
                     let origin = self.indices.clamped(&indices, vector);
                     for (k, place) in scratch.chunks_mut(length * size).enumerate() {
@@ -175,12 +154,11 @@ impl Gather {
                     let start = self.slices.at(vector);
                     for (k, element) in scratch.chunks(size).enumerate() {
                         let place = (start + self.window.at(k)) * size;
-                        bytes[place..place + size].copy_from_slice(element);
+                        out[place..place + size].copy_from_slice(element);
                     }
                 }
             }
-        }
-        frame.put(self.out, out);
-        Ok(())
+            Ok(())
+        })
     }
 }

@@ -74,8 +74,7 @@ impl DynamicSlice {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        if !out.bytes().is_empty() {
+        frame.write(self.out, |frame, out| {
             let origin = self.starts.origin(frame);
             let operand = self.operand.bind(|slot| frame.bytes(slot));
             let Stretches { length, starts, .. } = &self.stretches;
@@ -83,7 +82,7 @@ impl DynamicSlice {
             // Short stretches are handed out in groups.
             let group = (CHUNK / length).max(1);
             frame.workers.for_each(
-                out.bytes_mut().chunks_mut(group * bytes).enumerate(),
+                out.chunks_mut(group * bytes).enumerate(),
                 || operand.evaluator(),
                 |evaluator, (i, places): (usize, &mut [u8])| {
                     for (j, place) in places.chunks_mut(bytes).enumerate() {
@@ -91,9 +90,8 @@ impl DynamicSlice {
                     }
                 },
             );
-        }
-        frame.put(self.out, out);
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -145,9 +143,9 @@ impl Concatenate {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        let length: usize = self.operands.iter().map(|&(_, run)| run).sum();
-        if let (false, Some((first, _))) = (out.bytes().is_empty(), self.operands.first()) {
+        frame.write(self.out, |frame, out| {
+            let Some((first, _)) = self.operands.first() else { return Ok(()) };
+            let length: usize = self.operands.iter().map(|&(_, run)| run).sum();
             let size = first.element.bytes_for(1);
             let operands: Vec<(Bound<'_>, usize)> = self
                 .operands
@@ -157,7 +155,7 @@ impl Concatenate {
                 .collect();
             let group = (CHUNK / length).max(1);
             frame.workers.for_each(
-                out.bytes_mut().chunks_mut(group * length * size).enumerate(),
+                out.chunks_mut(group * length * size).enumerate(),
                 || operands.iter().map(|(operand, run)| (operand.evaluator(), *run)).collect(),
                 |operands: &mut Vec<(Evaluator<'_>, usize)>, (i, lines): (usize, &mut [u8])| {
                     for (j, line) in lines.chunks_mut(length * size).enumerate() {
@@ -170,9 +168,8 @@ impl Concatenate {
                     }
                 },
             );
-        }
-        frame.put(self.out, out);
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -195,14 +192,12 @@ impl Pad {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        {
+        frame.write(self.out, |frame, out| {
             let operand = self.operand.bind(|slot| frame.bytes(slot));
             let value = self.value.bind(|slot| frame.bytes(slot));
-            self.fill(out.bytes_mut(), &mut operand.evaluator(), &mut value.evaluator());
-        }
-        frame.put(self.out, out);
-        Ok(())
+            self.fill(out, &mut operand.evaluator(), &mut value.evaluator());
+            Ok(())
+        })
     }
 
     fn fill(&self, out: &mut [u8], operand: &mut Evaluator<'_>, value: &mut Evaluator<'_>) {

@@ -13,7 +13,7 @@ use super::plan::{Planner, widened};
 use super::reduce::Reduce;
 use super::scatter::Scatter;
 use super::step::{BlockPlan, Step, While};
-use super::view::ViewOp;
+use super::view::{ViewOp, without};
 
 impl Planner<'_> {
     /// Plans an operation that is neither an expression nor a view.
@@ -62,32 +62,21 @@ impl Planner<'_> {
                 self.step(Step::Pad(Box::new(step)));
             }
             (OpKind::Gather { dimensions }, &[operand, indices]) => {
-                let (operand_type, indices_type) = (ty(self, 0), ty(self, 1));
-                let (operand, indices) = (self.wide_kernel(operand), self.kernel(indices));
-                let result = self.ty(op.results[0]).clone();
-                let out = self.result(op.results[0]);
-                let step = Gather::plan(
-                    (operand, &operand_type),
-                    (indices, &indices_type),
-                    dimensions,
-                    &result,
-                    out,
-                );
+                let types = [0, 1].map(|i| ty(self, i));
+                let operand = (self.wide_kernel(operand), &types[0]);
+                let indices = (self.kernel(indices), &types[1]);
+                let result = self.ty(op.results[0]);
+                let step = Gather::plan(operand, indices, dimensions, result, self.result(op.results[0]));
                 self.step(Step::Gather(Box::new(step)));
             }
             (OpKind::Scatter { dimensions, update, .. }, &[operand, indices, updates]) => {
                 let types = [0, 1, 2].map(|i| ty(self, i));
                 let slot = self.consumed(operand, &op.operands[1..]);
-                let (indices, updates) = (self.kernel(indices), self.wide_kernel(updates));
+                let operand = (slot, &types[0]);
+                let indices = (self.kernel(indices), &types[1]);
+                let updates = (self.wide_kernel(updates), &types[2]);
                 let out = self.result(op.results[0]);
-                let step = Scatter::plan(
-                    (slot, &types[0]),
-                    (indices, &types[1]),
-                    (updates, &types[2]),
-                    dimensions,
-                    *update,
-                    out,
-                );
+                let step = Scatter::plan(operand, indices, updates, dimensions, *update, out);
                 self.step(Step::Scatter(Box::new(step)));
             }
             (OpKind::Reduce { reduction, dimensions }, &[operand]) => {
@@ -130,27 +119,22 @@ impl Planner<'_> {
         let result = self.ty(op.results[0]);
         let element = widened(result).element;
         let shapes = operands.map(|var| self.ty(var).shape.clone());
-        let named = [
-            (&dimensions.lhs_batch, &dimensions.lhs_contracting),
-            (&dimensions.rhs_batch, &dimensions.rhs_contracting),
-        ];
+        let DotDimensions { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting } = dimensions;
+        let named = [(lhs_batch, lhs_contracting), (rhs_batch, rhs_contracting)];
         let mut arranged = Vec::with_capacity(2);
         let mut rows = Vec::with_capacity(2);
         for ((&var, shape), (batch, contracting)) in operands.iter().zip(&shapes).zip(named) {
-            let free: Vec<usize> =
-                (0..shape.len()).filter(|i| !batch.contains(i) && !contracting.contains(i)).collect();
+            let free = without(shape.len(), &[batch.as_slice(), contracting].concat());
             let permutation = [batch.as_slice(), &free, contracting].concat();
             let node = self.arrange(self.node(var), &permutation);
             arranged.push(Arranged { node, batch: batch.len(), free: free.len() });
             rows.push(free.iter().map(|&i| shape[i]).product::<usize>());
         }
         let size = |dimensions: &[usize]| dimensions.iter().map(|&i| shapes[0][i]).product();
-        let batch = size(&dimensions.lhs_batch);
-        let k = size(&dimensions.lhs_contracting);
         let out = self.result(op.results[0]);
         let swapped = self.streams_left(&arranged, &rows);
         let (x, w) = if swapped { (1, 0) } else { (0, 1) };
-        let sizes = Sizes { batch, m: rows[x], n: rows[w], k };
+        let sizes = Sizes { batch: size(lhs_batch), m: rows[x], n: rows[w], k: size(lhs_contracting) };
         let step = Dot::plan(&mut self.graph, (arranged[x], arranged[w]), sizes, swapped, element, out);
         self.step(Step::Dot(Box::new(step)));
     }
@@ -184,14 +168,7 @@ impl Planner<'_> {
         for &slot in &initial {
             self.settle_readers(slot);
         }
-        let carried: Vec<SlotId> = op
-            .results
-            .iter()
-            .map(|&var| {
-                let ty = self.ty(var).clone();
-                self.temporary(&ty)
-            })
-            .collect();
+        let carried: Vec<SlotId> = op.results.iter().map(|&var| self.temporary(self.ty(var))).collect();
         let condition = self.region(condition, &carried, &[]);
         let body = self.region(body, &carried, &carried);
         for (&var, &slot) in op.results.iter().zip(&carried) {

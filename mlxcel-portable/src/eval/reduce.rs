@@ -78,22 +78,21 @@ impl Reduce {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        let bytes = out.bytes_mut();
-        match (Class::of(self.element), self.reduction) {
-            (Class::F32, Reduction::Max) => self.run_f32(frame, bytes, maximum),
-            (Class::F32, Reduction::Min) => self.run_f32(frame, bytes, minimum),
-            (Class::F32, Reduction::Product) => self.run_f32(frame, bytes, |a, b| a * b),
-            (Class::F32, _) => self.run_f32(frame, bytes, |a, b| a + b),
-            (Class::I64, Reduction::Max) => self.run_i64(frame, bytes, i64::max),
-            (Class::I64, Reduction::Min) => self.run_i64(frame, bytes, i64::min),
-            (Class::I64, Reduction::Product) => self.run_i64(frame, bytes, i64::wrapping_mul),
-            (Class::I64, _) => self.run_i64(frame, bytes, i64::wrapping_add),
-            (Class::Bool, Reduction::And) => self.run_bool(frame, bytes, 1, |a, b| a & b),
-            (Class::Bool, _) => self.run_bool(frame, bytes, 0, |a, b| a | b),
-        }
-        frame.put(self.out, out);
-        Ok(())
+        frame.write(self.out, |frame, out| {
+            match (Class::of(self.element), self.reduction) {
+                (Class::F32, Reduction::Max) => self.run_f32(frame, out, maximum),
+                (Class::F32, Reduction::Min) => self.run_f32(frame, out, minimum),
+                (Class::F32, Reduction::Product) => self.run_f32(frame, out, |a, b| a * b),
+                (Class::F32, _) => self.run_f32(frame, out, |a, b| a + b),
+                (Class::I64, Reduction::Max) => self.run_i64(frame, out, i64::max),
+                (Class::I64, Reduction::Min) => self.run_i64(frame, out, i64::min),
+                (Class::I64, Reduction::Product) => self.run_i64(frame, out, i64::wrapping_mul),
+                (Class::I64, _) => self.run_i64(frame, out, i64::wrapping_add),
+                (Class::Bool, Reduction::And) => self.run_bool(frame, out, 1, |a, b| a & b),
+                (Class::Bool, _) => self.run_bool(frame, out, 0, |a, b| a | b),
+            }
+            Ok(())
+        })
     }
 
     fn run_f32(&self, frame: &Frame<'_>, out: &mut [u8], join: impl Fn(f32, f32) -> f32 + Sync) {
@@ -103,16 +102,8 @@ impl Reduce {
             Reduction::Min => f32::INFINITY,
             Reduction::Sum | Reduction::And | Reduction::Or => 0.0,
         };
-        self.run_class(
-            frame,
-            out,
-            neutral,
-            |e, start, count| e.f32s(start, count),
-            join,
-            |sums, place| {
-                store_f32(sums, self.element, place);
-            },
-        );
+        let store = |sums: &[f32], place: &mut [u8]| store_f32(sums, self.element, place);
+        self.run_class(frame, out, neutral, |e, start, count| e.f32s(start, count), join, store);
     }
 
     fn run_i64(&self, frame: &Frame<'_>, out: &mut [u8], join: impl Fn(i64, i64) -> i64 + Sync) {
@@ -128,27 +119,13 @@ impl Reduce {
             Reduction::Min => greatest,
             Reduction::Sum | Reduction::And | Reduction::Or => 0,
         };
-        self.run_class(
-            frame,
-            out,
-            neutral,
-            |e, start, count| e.i64s(start, count),
-            join,
-            |sums, place| {
-                store_i64(sums, self.element, place);
-            },
-        );
+        let store = |sums: &[i64], place: &mut [u8]| store_i64(sums, self.element, place);
+        self.run_class(frame, out, neutral, |e, start, count| e.i64s(start, count), join, store);
     }
 
     fn run_bool(&self, frame: &Frame<'_>, out: &mut [u8], neutral: u8, join: impl Fn(u8, u8) -> u8 + Sync) {
-        self.run_class(
-            frame,
-            out,
-            neutral,
-            |e, start, count| e.bools(start, count),
-            join,
-            |sums, place| place.copy_from_slice(sums),
-        );
+        let store = |sums: &[u8], place: &mut [u8]| place.copy_from_slice(sums);
+        self.run_class(frame, out, neutral, |e, start, count| e.bools(start, count), join, store);
     }
 
     fn run_class<T: Copy + Send + Sync>(
@@ -160,9 +137,6 @@ impl Reduce {
         join: impl Fn(T, T) -> T + Sync,
         store: impl Fn(&[T], &mut [u8]) + Sync,
     ) {
-        if out.is_empty() {
-            return;
-        }
         let operand = self.operand.bind(|slot| frame.bytes(slot));
         // Units a thread takes at a time.
         let units = (CHUNK / self.inner.max(1)).clamp(1, self.outer);

@@ -47,6 +47,20 @@ impl<'a> Frame<'a> {
         self.store(slot, Stored::Owned(buffer, false));
     }
 
+    /// Puts a buffer into the slot, all of whose bytes `write` writes; it is not called where there are none.
+    pub(super) fn write(
+        &mut self,
+        slot: SlotId,
+        write: impl FnOnce(&Self, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = self.allocate(slot)?;
+        if !buffer.bytes().is_empty() {
+            write(self, buffer.bytes_mut())?;
+        }
+        self.put(slot, buffer);
+        Ok(())
+    }
+
     fn store(&mut self, slot: SlotId, stored: Stored<'a>) {
         let old = std::mem::replace(&mut self.slots[slot], stored);
         self.recycle(old);

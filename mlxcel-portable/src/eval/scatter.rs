@@ -12,7 +12,7 @@ use super::kernel::Kernel;
 use super::lanes::{Class, load_f32, load_i64, store_f32, store_i64};
 use super::node::SlotId;
 use super::run::Frame;
-use super::view::{Linear, View, dense_strides};
+use super::view::{Linear, View, without};
 
 #[derive(Debug)]
 pub(super) struct Scatter {
@@ -44,29 +44,15 @@ impl Scatter {
             scatter_dims_to_operand_dims,
             index_vector_dim,
         } = dimensions;
-        let update_strides = dense_strides(&updates_type.shape);
-        let operand_strides = dense_strides(&operand_type.shape);
-        let window_dims: Vec<usize> =
-            (0..operand_type.rank()).filter(|i| !inserted_window_dims.contains(i)).collect();
-        let shape: Vec<usize> = update_window_dims.iter().map(|&i| updates_type.shape[i]).collect();
+        let window_dims = without(operand_type.rank(), inserted_window_dims);
+        let from = View::dimensions(&updates_type.shape, update_window_dims);
+        let to = View { shape: from.shape.clone(), ..View::dimensions(&operand_type.shape, &window_dims) };
         let mut sizes = vec![1; operand_type.rank()];
-        for (&dimension, &size) in window_dims.iter().zip(&shape) {
+        for (&dimension, &size) in window_dims.iter().zip(&from.shape) {
             sizes[dimension] = size;
         }
-        let from = View {
-            shape: shape.clone(),
-            strides: update_window_dims.iter().map(|&i| update_strides[i]).collect(),
-            offset: 0,
-        };
-        let to =
-            View { shape, strides: window_dims.iter().map(|&i| operand_strides[i]).collect(), offset: 0 };
-        let scatter_dims: Vec<usize> =
-            (0..updates_type.rank()).filter(|i| !update_window_dims.contains(i)).collect();
-        let windows = View {
-            shape: scatter_dims.iter().map(|&i| updates_type.shape[i]).collect(),
-            strides: scatter_dims.iter().map(|&i| update_strides[i]).collect(),
-            offset: 0,
-        };
+        let scatter_dims = without(updates_type.rank(), update_window_dims);
+        let windows = View::dimensions(&updates_type.shape, &scatter_dims);
         let indices = IndexVectors::new(
             indices,
             indices_type,

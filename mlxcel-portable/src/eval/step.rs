@@ -114,21 +114,18 @@ pub(super) struct Elementwise {
 
 impl Elementwise {
     fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        let elements = self.kernel.elements;
-        let kernel = self.kernel.bind(|slot| frame.bytes(slot));
-        let chunks = out.bytes_mut().chunks_mut(self.kernel.element.bytes_for(CHUNK)).enumerate();
-        frame.workers.for_each(
-            chunks,
-            || kernel.evaluator(),
-            |evaluator, (i, chunk): (usize, &mut [u8])| {
-                let start = i * CHUNK;
-                evaluator.write(start, CHUNK.min(elements - start), chunk);
-            },
-        );
-        drop(kernel);
-        frame.put(self.out, out);
-        Ok(())
+        frame.write(self.out, |frame, out| {
+            let kernel = self.kernel.bind(|slot| frame.bytes(slot));
+            frame.workers.for_each(
+                out.chunks_mut(self.kernel.element.bytes_for(CHUNK)).enumerate(),
+                || kernel.evaluator(),
+                |evaluator, (i, chunk): (usize, &mut [u8])| {
+                    let start = i * CHUNK;
+                    evaluator.write(start, CHUNK.min(self.kernel.elements - start), chunk);
+                },
+            );
+            Ok(())
+        })
     }
 }
 

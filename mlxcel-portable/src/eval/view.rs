@@ -28,10 +28,22 @@ pub(super) fn dense_strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
+/// The dimensions of a tensor of this rank without some of them.
+pub(super) fn without(rank: usize, dimensions: &[usize]) -> Vec<usize> {
+    (0..rank).filter(|i| !dimensions.contains(i)).collect()
+}
+
 impl View {
     /// The elements of a dense tensor in their order.
     pub(super) fn dense(shape: &[usize]) -> Self {
         Self { shape: shape.to_vec(), strides: dense_strides(shape), offset: 0 }
+    }
+
+    /// Some dimensions of a dense tensor, in this order.
+    pub(super) fn dimensions(shape: &[usize], dimensions: &[usize]) -> Self {
+        let strides = dense_strides(shape);
+        let of = |all: &[usize]| dimensions.iter().map(|&i| all[i]).collect();
+        Self { shape: of(shape), strides: of(&strides), offset: 0 }
     }
 
     pub(super) fn elements(&self) -> usize {

@@ -10,13 +10,15 @@ mod integer;
 mod simd;
 mod weight;
 
+use std::ops::Range;
+
 use mlxcel_stablehlo::ElementType;
 
 use super::error::Result;
 use super::kernel::Kernel;
 use super::node::{Graph, NodeId, NodeKind, SlotId};
 use super::run::Frame;
-use super::view::{Linear, View};
+use super::view::View;
 use weight::Weight;
 
 /// The sizes of a product.
@@ -74,16 +76,10 @@ impl Dot {
     }
 
     pub(super) fn run(&self, frame: &mut Frame<'_>) -> Result<()> {
-        let mut out = frame.allocate(self.out)?;
-        if !out.bytes().is_empty() {
-            if self.element.is_float() {
-                self.run_float(frame, out.bytes_mut())?;
-            } else {
-                self.run_integer(frame, out.bytes_mut())?;
-            }
-        }
-        frame.put(self.out, out);
-        Ok(())
+        frame.write(self.out, |frame, out| match self.element.is_float() {
+            true => self.run_float(frame, out),
+            false => self.run_integer(frame, out),
+        })
     }
 }
 
@@ -129,11 +125,7 @@ fn direct(graph: &Graph, w: Arranged) -> Option<Weight> {
     }
     let row_stride = stride(view, w.batch..w.batch + w.free)?;
     let contiguous = matches!(stride(view, w.batch + w.free..view.shape.len())?, 0 | 1);
-    let batch = View {
-        shape: view.shape[..w.batch].to_vec(),
-        strides: view.strides[..w.batch].to_vec(),
-        offset: view.offset,
-    };
+    let batch = View { offset: view.offset, ..part(view, 0..w.batch) };
     // A stride of 0 is an answer for one element, and for one element repeated.
     let elements: usize = view.shape[w.batch + w.free..].iter().product();
     let repeated = elements > 1 && stride(view, w.batch + w.free..view.shape.len())? == 0;
@@ -146,17 +138,18 @@ fn direct(graph: &Graph, w: Arranged) -> Option<Weight> {
 }
 
 /// The one stride that walks all of the dimensions, if there is one; 0 where they hold a single element.
-fn stride(view: &View, dimensions: std::ops::Range<usize>) -> Option<usize> {
-    let part = View {
-        shape: view.shape[dimensions.clone()].to_vec(),
-        strides: view.strides[dimensions].to_vec(),
-        offset: 0,
-    };
-    match part.linear() {
-        Linear { dims, .. } if dims.is_empty() => Some(0),
-        Linear { dims, .. } if dims.len() == 1 => Some(dims[0].1),
+fn stride(view: &View, dimensions: Range<usize>) -> Option<usize> {
+    match part(view, dimensions).linear().dims[..] {
+        [] => Some(0),
+        [(_, stride)] => Some(stride),
         _ => None,
     }
+}
+
+/// Some dimensions of a view.
+fn part(view: &View, dimensions: Range<usize>) -> View {
+    let shape = view.shape[dimensions.clone()].to_vec();
+    View { shape, strides: view.strides[dimensions].to_vec(), offset: 0 }
 }
 
 /// The view of the first leaf that has as many distinct elements as the expression and its shape.
