@@ -169,14 +169,10 @@ impl Registers {
             Code::Unary(op) => unary_f32(*op, argument(0), lanes),
             Code::Binary(op) => binary_f32(*op, argument(0), argument(1), lanes),
             Code::Select => {
-                let condition = &self.bool[instruction.arguments[0].index];
-                select(condition, argument(1), argument(2), lanes);
+                select(&self.bool[instruction.arguments[0].index], argument(1), argument(2), lanes)
             }
             Code::Clamp => {
-                let bounds = argument(0).iter().zip(argument(2));
-                for ((lane, &value), (&low, &high)) in lanes.iter_mut().zip(argument(1)).zip(bounds) {
-                    *lane = minimum(maximum(value, low), high);
-                }
+                clamp([0, 1, 2].map(argument), lanes, |low, value, high| minimum(maximum(value, low), high))
             }
             Code::Convert => {
                 let from = instruction.arguments[0];
@@ -220,15 +216,9 @@ impl Registers {
             Code::Unary(op) => unary_i64(*op, own, argument(0), lanes),
             Code::Binary(op) => binary_i64(*op, own, argument(0), argument(1), lanes),
             Code::Select => {
-                let condition = &self.bool[instruction.arguments[0].index];
-                select(condition, argument(1), argument(2), lanes);
+                select(&self.bool[instruction.arguments[0].index], argument(1), argument(2), lanes)
             }
-            Code::Clamp => {
-                let bounds = argument(0).iter().zip(argument(2));
-                for ((lane, &value), (&low, &high)) in lanes.iter_mut().zip(argument(1)).zip(bounds) {
-                    *lane = value.max(low).min(high);
-                }
-            }
+            Code::Clamp => clamp([0, 1, 2].map(argument), lanes, |low, value, high| value.max(low).min(high)),
             Code::Convert => {
                 let from = instruction.arguments[0];
                 match from.class {
@@ -276,6 +266,13 @@ impl Registers {
                 }
             }
         }
+    }
+}
+
+fn clamp<T: Copy>([low, values, high]: [&[T]; 3], lanes: &mut [T], of: impl Fn(T, T, T) -> T) {
+    let bounds = low.iter().zip(high);
+    for ((lane, &value), (&low, &high)) in lanes.iter_mut().zip(values).zip(bounds) {
+        *lane = of(low, value, high);
     }
 }
 

@@ -13,7 +13,7 @@ use super::lanes::Scalar;
 use super::liveness::finish;
 use super::node::{Graph, NodeId, NodeKind, SlotId};
 use super::step::{BlockPlan, Elementwise, Planned, Step};
-use super::uses::Uses;
+use super::uses::{Uses, is_elementwise};
 use super::view::{View, ViewOp};
 use super::{Slot, SlotKind};
 
@@ -267,12 +267,7 @@ impl<'f> Planner<'f> {
                 let node = self.graph.load(slot, self.ty(op.results[0]).clone());
                 self.define(op.results[0], node);
             }
-            OpKind::Unary(_)
-            | OpKind::Binary(_)
-            | OpKind::Compare(_)
-            | OpKind::Select
-            | OpKind::Clamp
-            | OpKind::Convert => self.elementwise(op),
+            kind if is_elementwise(kind) => self.elementwise(op),
             _ => self.structural(op),
         }
     }
