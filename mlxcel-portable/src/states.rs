@@ -35,9 +35,11 @@ fn load(checkpoint: Checkpoint, decoder: &Decoder, chunk: usize, capacity: usize
     Arc::new(GraphModel::new(executor, decoder, info, &options).unwrap())
 }
 
+/// A model of an architecture, with a context of at least `capacity`.
 fn model(architecture: &str, chunk: usize, capacity: usize) -> Arc<dyn Model> {
     let checkpoint = checkpoint(architecture);
-    let decoder = checkpoint.decoder().unwrap();
+    let mut decoder = checkpoint.decoder().unwrap();
+    decoder.context_length = decoder.context_length.max(capacity);
     load(checkpoint, &decoder, chunk, capacity)
 }
 
@@ -92,10 +94,7 @@ fn a_ring_cache_attends_to_the_same_positions_as_a_full_cache() {
 
 #[test]
 fn a_windows_memory_is_the_same_after_4096_tokens_as_after_256() {
-    let checkpoint = checkpoint("mistral");
-    let mut decoder = checkpoint.decoder().unwrap();
-    decoder.context_length = 5000;
-    let model = load(checkpoint, &decoder, 64, 5000);
+    let model = model("mistral", 64, 5000);
     let mut session = open(&model);
     let sequence = session.open().unwrap();
     let text = text(4096);
@@ -122,10 +121,7 @@ const KINDS: [&str; 8] =
 fn every_kind_of_state_is_forked_and_restored() {
     let text = text(270);
     for architecture in KINDS {
-        let checkpoint = checkpoint(architecture);
-        let mut decoder = checkpoint.decoder().unwrap();
-        decoder.context_length = 400;
-        let model = load(checkpoint, &decoder, 8, 400);
+        let model = model(architecture, 8, 400);
         let (mut session, mut elsewhere) = (open(&model), open(&model));
         // Within the first ring, at its end, and behind it; before the second length.
         for split in [20, 64, 140, 250] {
@@ -163,10 +159,7 @@ fn every_kind_of_state_is_forked_and_restored() {
 
 #[test]
 fn a_short_sequence_shrinks_after_a_pass_with_a_long_one() {
-    let checkpoint = checkpoint("llama");
-    let mut decoder = checkpoint.decoder().unwrap();
-    decoder.context_length = 1000;
-    let model = load(checkpoint, &decoder, 64, 1000);
+    let model = model("llama", 64, 1000);
     let mut session = open(&model);
     let text = text(600);
     let (short, long) = (session.open().unwrap(), session.open().unwrap());
@@ -208,10 +201,8 @@ fn rewind_is_exact_or_refused() {
         if !claimed {
             for position in [20, 50] {
                 let error = session.rewind(sequence, position).unwrap_err();
-                assert_eq!(
-                    (error.kind(), error.context("capability")),
-                    (ErrorKind::Unsupported, Some("rewind"))
-                );
+                let found = (error.kind(), error.context("capability"));
+                assert_eq!(found, (ErrorKind::Unsupported, Some("rewind")));
             }
             continue;
         }
@@ -378,11 +369,8 @@ fn nan_weights_fail_every_row_and_poison_its_sequence() {
         let mut out = StepOutput::default();
         session.step(&[Row::new(sequence, &[3, 4], want)], &Control::default(), &mut out).unwrap();
         let error = out.rows()[0].as_ref().unwrap_err();
-        assert_eq!(
-            (error.kind(), error.message()),
-            (ErrorKind::Device, "a logit is not a number"),
-            "{want:?}"
-        );
+        let found = (error.kind(), error.message());
+        assert_eq!(found, (ErrorKind::Device, "a logit is not a number"), "{want:?}");
         assert!(session.state(sequence).unwrap().poisoned);
         session.close(sequence).unwrap();
     }

@@ -7,7 +7,7 @@ use mlxcel_graph::layers;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use crate::layers::support::{Rows, near, numbers, run, run_cached, zeros};
+use crate::layers::support::{Rows, near, numbers, rotate, run, run_cached, zeros};
 
 use ElementType::{BF16, F32, I32};
 
@@ -35,13 +35,8 @@ fn step(rows: &[Range<usize>], caches: Vec<Tensor>) -> (Vec<f32>, Vec<Tensor>) {
 
 fn rotated(entry: &[f32], token: usize) -> Vec<f64> {
     let mut entry: Vec<f64> = entry.iter().map(|&value| f64::from(value)).collect();
-    let (cos, sin) = (numbers(LENGTH * PAIRS, 3), numbers(LENGTH * PAIRS, 4));
-    for i in 0..PAIRS {
-        let [cos, sin] = [&cos, &sin].map(|table| f64::from(table[token * PAIRS + i]));
-        let (low, high) = (entry[RANK + i], entry[RANK + PAIRS + i]);
-        entry[RANK + i] = low * cos - high * sin;
-        entry[RANK + PAIRS + i] = high * cos + low * sin;
-    }
+    let angles = [3, 4].map(|seed| numbers(LENGTH * PAIRS, seed)[token * PAIRS..][..PAIRS].to_vec());
+    rotate(&mut entry[RANK..], &angles);
     entry
 }
 

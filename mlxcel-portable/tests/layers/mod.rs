@@ -7,6 +7,5 @@ mod experts;
 mod latent_attention;
 mod packed;
 mod recurrent;
-mod ring_attention;
 mod selection;
 mod support;

@@ -13,7 +13,8 @@ fn assert_close(actual: &[f32], expected: &[f32]) {
     near(actual, expected, 1e-5);
 }
 
-/// The results for the rows' inputs, then their states; each row's state of this shape has two layers.
+/// The results for the rows' inputs, then their states. Each row's state of this shape has two layers, of which
+/// the first is not touched.
 fn recur<F>(inputs: &[(&[usize], &[f32])], shape: &[usize], stored: &[Vec<f32>; 2], body: F) -> Vec<Vec<f32>>
 where
     F: for<'f> Fn(
@@ -31,7 +32,12 @@ where
         let (y, states) = body(b, inputs, &rows)?;
         Ok([vec![y], states].concat())
     });
-    results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect()
+    let results: Vec<_> = results.iter().map(|tensor| tensor.as_slice::<f32>().unwrap().to_vec()).collect();
+    for (state, stored) in results[1..].iter().zip(stored) {
+        let first = stored.len() / 2;
+        assert_close(&state[..first], &stored[..first]);
+    }
+    results
 }
 
 #[test]
@@ -53,12 +59,9 @@ fn a_convolution_continues_from_its_state_and_leaves_padding_out() {
                 let sum: f32 = (0..taps).map(|k| weight[c * taps + k] * window[t + k]).sum();
                 assert_close(&[results[0][(start + t) * channels + c]], &[sum + bias[c]]);
             }
-            assert_close(
-                &results[1 + row][layer + c * (taps - 1)..][..taps - 1],
-                &window[count..count + taps - 1],
-            );
+            let state = &results[1 + row][layer + c * (taps - 1)..][..taps - 1];
+            assert_close(state, &window[count..count + taps - 1]);
         }
-        assert_close(&results[1 + row][..channels * (taps - 1)], &stored[row][..channels * (taps - 1)]);
     }
 }
 
@@ -98,7 +101,6 @@ fn the_delta_rule_matches_its_formula() {
             }
         }
         assert_close(&results[1 + row][size..], &state);
-        assert_close(&results[1 + row][..size], &stored[row][..size]);
     }
 }
 
@@ -137,7 +139,6 @@ fn the_generalised_delta_rule_matches_its_formula() {
             }
         }
         assert_close(&results[1 + row][size..], &state);
-        assert_close(&results[1 + row][..size], &stored[row][..size]);
     }
     // The fourth token is padding.
     assert_close(&results[0][3 * heads * v..4 * heads * v], &vec![0.0; heads * v]);
@@ -154,7 +155,6 @@ fn previous_tokens_begin_with_the_state_and_leave_padding_out() {
     let expected = [&stored[0][channels..], &x[..3 * channels], &stored[1][channels..]].concat();
     assert_close(&results[0], &expected);
     for (row, last) in [2, 4].into_iter().enumerate() {
-        assert_close(&results[1 + row][..channels], &stored[row][..channels]);
         assert_close(&results[1 + row][channels..], &x[last * channels..][..channels]);
     }
 }

@@ -34,6 +34,15 @@ pub(crate) fn zeros(element: ElementType, shape: &[usize]) -> Tensor {
     Tensor::zeros(TensorType::new(element, shape)).unwrap()
 }
 
+/// Rotates pairs of the first elements, halves apart, by the cosines and sines of their angles.
+pub(crate) fn rotate(head: &mut [f64], [cos, sin]: &[Vec<f32>; 2]) {
+    let (low, high) = head.split_at_mut(cos.len());
+    for ((low, high), (&cos, &sin)) in low.iter_mut().zip(high).zip(cos.iter().zip(sin)) {
+        let (cos, sin) = (f64::from(cos), f64::from(sin));
+        (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
+    }
+}
+
 /// Tokens of one sequence, fed as rows that start at the tokens' positions.
 pub(crate) struct Rows<'a>(pub(crate) &'a [Range<usize>]);
 
