@@ -165,20 +165,9 @@ pub(crate) fn binary(op: BinaryOp, a: V, b: V, element: ElementType) -> V {
             BinaryOp::And => (a & b).into(),
             BinaryOp::Or => (a | b).into(),
             BinaryOp::Xor => (a ^ b).into(),
-            BinaryOp::ShiftLeft => {
-                if in_width {
-                    (a as i128) << b
-                } else {
-                    0
-                }
-            }
-            BinaryOp::ShiftRightLogical => {
-                if in_width {
-                    unsigned >> b
-                } else {
-                    0
-                }
-            }
+            BinaryOp::ShiftLeft | BinaryOp::ShiftRightLogical if !in_width => 0,
+            BinaryOp::ShiftLeft => (a as i128) << b,
+            BinaryOp::ShiftRightLogical => unsigned >> b,
             BinaryOp::ShiftRightArithmetic => signed >> if in_width { b } else { 127 },
             BinaryOp::Atan2 => panic!("atan2 of integers"),
         };
@@ -186,21 +175,18 @@ pub(crate) fn binary(op: BinaryOp, a: V, b: V, element: ElementType) -> V {
     }
     let (a, b) = (a.f(), b.f());
     let (wide_a, wide_b) = (f64::from(a), f64::from(b));
-    let nan = a.is_nan() || b.is_nan();
-    fit(
-        V::F(match op {
-            BinaryOp::Add => a + b,
-            BinaryOp::Subtract => a - b,
-            BinaryOp::Multiply => a * b,
-            BinaryOp::Divide => a / b,
-            BinaryOp::Maximum | BinaryOp::Minimum if nan => f32::NAN,
-            BinaryOp::Maximum => a.max(b),
-            BinaryOp::Minimum => a.min(b),
-            BinaryOp::Power => wide_a.powf(wide_b) as f32,
-            BinaryOp::Remainder => a % b,
-            BinaryOp::Atan2 => wide_a.atan2(wide_b) as f32,
-            _ => panic!("{op:?} of floats"),
-        }),
-        element,
-    )
+    let result = match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Subtract => a - b,
+        BinaryOp::Multiply => a * b,
+        BinaryOp::Divide => a / b,
+        BinaryOp::Maximum | BinaryOp::Minimum if a.is_nan() || b.is_nan() => f32::NAN,
+        BinaryOp::Maximum => a.max(b),
+        BinaryOp::Minimum => a.min(b),
+        BinaryOp::Power => wide_a.powf(wide_b) as f32,
+        BinaryOp::Remainder => a % b,
+        BinaryOp::Atan2 => wide_a.atan2(wide_b) as f32,
+        _ => panic!("{op:?} of floats"),
+    };
+    fit(V::F(result), element)
 }

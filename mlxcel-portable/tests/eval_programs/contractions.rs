@@ -1,11 +1,11 @@
 //! Matrix products.
 
 use half::{bf16, f16};
-use mlxcel_portable::eval::{Input, RunOptions, Tensor, Workers};
+use mlxcel_portable::eval::{Input, Tensor};
 use mlxcel_stablehlo::{DotDimensions, ElementType, TensorType};
 use proptest::prelude::*;
 
-use super::support::{counted, elements, eval, noisy, plan, tensor};
+use super::support::{converted, counted, elements, eval, measured, noisy, plan, tensor};
 
 fn matmul() -> DotDimensions {
     DotDimensions { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotDimensions::default() }
@@ -51,10 +51,8 @@ fn half_products_are_summed_in_f32() {
 #[test]
 fn empty_contractions_give_zeros() {
     let (a, b) = (tensor::<f32>(&[2, 0], &[]), tensor::<f32>(&[0, 3], &[]));
-    assert_eq!(
-        elements::<f32, _>(&[a, b], |f, v| f.dot_general(v[0], v[1], matmul(), ElementType::F32)),
-        [0.0; 6]
-    );
+    let product = elements::<f32, _>(&[a, b], |f, v| f.dot_general(v[0], v[1], matmul(), ElementType::F32));
+    assert_eq!(product, [0.0; 6]);
 }
 
 /// One product in all the ways that its operands can lie.
@@ -74,30 +72,27 @@ fn cases() -> impl Strategy<Value = Case> {
     let rows = prop_oneof![1..10usize, 10..40usize];
     let columns = prop_oneof![1..20usize, 100..150usize];
     let depth = prop_oneof![1..40usize, 250..600usize];
-    (
-        (1..4usize, rows, columns, depth),
-        prop::sample::select(vec![ElementType::F32, ElementType::BF16, ElementType::F16]),
-        (0..3usize, 0..3usize),
-        any::<(bool, bool)>(),
-        1..4usize,
-        any::<u64>(),
-    )
-        .prop_map(|((b, m, n, k), element, turns, (swapped, owned), threads, seed)| Case {
-            sizes: [b, m, n, k],
+    let element = prop::sample::select(vec![ElementType::F32, ElementType::BF16, ElementType::F16]);
+    let sizes = (1..4usize, rows, columns, depth).prop_map(<[usize; 4]>::from);
+    let turns = (0..3usize, 0..3usize);
+    (sizes, element, turns, any::<(bool, bool)>(), 1..4usize, any::<u64>()).prop_map(
+        |(sizes, element, turns, (swapped, owned), threads, seed)| Case {
+            sizes,
             element,
             turns,
             swapped,
             owned,
             threads,
             seed,
-        })
+        },
+    )
 }
 
 /// `x` in the type, and the elements that are left of it.
 fn rounded(x: &Tensor, element: ElementType) -> (Tensor, Vec<f64>) {
     let x = eval(std::slice::from_ref(x), |b, v| Ok(vec![b.convert(v[0], element)?])).remove(0);
-    let exact = elements::<f32, _>(std::slice::from_ref(&x), |b, v| b.convert(v[0], ElementType::F32));
-    (x, exact.into_iter().map(f64::from).collect())
+    let exact = converted::<f32>(&x).into_iter().map(f64::from).collect();
+    (x, exact)
 }
 
 proptest! {
@@ -131,10 +126,7 @@ proptest! {
             let (a, c) = if case.swapped { (r, l) } else { (l, r) };
             Ok(vec![b.dot_general(a, c, dimensions, ElementType::F32)?])
         });
-        let workers = Workers::new(case.threads).unwrap();
-        let options = RunOptions { workers: Some(&workers), ..RunOptions::default() };
-        let inputs = vec![Input::from(&lhs), Input::from(&rhs)];
-        let product = program.run_with(inputs, &options).unwrap();
+        let (product, _) = measured(&program, vec![Input::from(&lhs), Input::from(&rhs)], case.threads);
         let product = product[0].as_slice::<f32>().unwrap();
         for i in 0..batch {
             for row in 0..m {
@@ -215,11 +207,7 @@ fn runs_are_bit_for_bit_the_same_with_any_number_of_threads() {
     let (x, w) = (noisy(&[20, 300], 1), noisy(&[200, 300], 2));
     let types = [x.ty().clone(), w.ty().clone()];
     let program = plan(&types, |b, v| Ok(vec![b.linear(v[0], v[1], None, ElementType::F32)?]));
-    let run = |threads| {
-        let workers = Workers::new(threads).unwrap();
-        let options = RunOptions { workers: Some(&workers), ..RunOptions::default() };
-        program.run_with(vec![Input::from(&x), Input::from(&w)], &options).unwrap().remove(0)
-    };
+    let run = |threads| measured(&program, vec![Input::from(&x), Input::from(&w)], threads).0.remove(0);
     let alone = run(1);
     assert_eq!(alone.ty(), &TensorType::new(ElementType::F32, [20, 200]));
     assert!(run(2) == alone && run(5) == alone);

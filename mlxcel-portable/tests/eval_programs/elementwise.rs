@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{BinaryOp, Comparison, ElementType, TensorType, UnaryOp};
 
-use super::support::{counted, elements, eval, noisy, plan, tensor};
+use super::support::{converted, counted, elements, eval, noisy, plan, tensor};
 
 fn unary(op: UnaryOp, x: &[f32]) -> Vec<f32> {
     elements(&[tensor(&[x.len()], x)], |b, v| b.unary(op, v[0]))
@@ -52,10 +52,8 @@ fn boolean_operations_are_logical() {
     assert_eq!(binary(BinaryOp::And), [false, false, false, true]);
     assert_eq!(binary(BinaryOp::Or), [false, true, true, true]);
     assert_eq!(binary(BinaryOp::Xor), [false, true, true, false]);
-    assert_eq!(
-        elements::<bool, _>(std::slice::from_ref(&a), |f, x| f.unary(UnaryOp::Not, x[0])),
-        [true, true, false, false]
-    );
+    let not = elements::<bool, _>(std::slice::from_ref(&a), |f, x| f.not(x[0]));
+    assert_eq!(not, [true, true, false, false]);
 }
 
 #[test]
@@ -80,15 +78,11 @@ fn select_and_clamp_accept_scalars() {
     assert_eq!(clamped[..4], [1.0, 1.0, 2.0, 2.0]);
     assert!(clamped[4].is_nan());
     let all = tensor(&[], &[true]);
-    assert_eq!(
-        elements::<f32, _>(&[all, x.clone(), high.clone()], |b, v| b.select(v[0], v[1], v[2])),
-        [0.0, 1.0, 2.0, 3.0, 4.0]
-    );
     let some = tensor(&[5], &[true, false, true, false, true]);
-    assert_eq!(
-        elements::<f32, _>(&[some, x, high], |b, v| b.select(v[0], v[1], v[2])),
-        [0.0, 3.0, 2.0, 2.0, 4.0]
-    );
+    for (condition, wanted) in [(all, [0.0, 1.0, 2.0, 3.0, 4.0]), (some, [0.0, 3.0, 2.0, 2.0, 4.0])] {
+        let inputs = [condition, x.clone(), high.clone()];
+        assert_eq!(elements::<f32, _>(&inputs, |b, v| b.select(v[0], v[1], v[2])), wanted);
+    }
 }
 
 #[test]
@@ -113,29 +107,15 @@ fn half_types_round_after_every_operation() {
 #[test]
 fn floats_saturate_as_integers_and_nan_is_zero() {
     let x = tensor(&[6], &[f32::NAN, f32::INFINITY, -1e20, 2.9, -2.9, 300.0]);
-    let inputs = [x];
-    assert_eq!(
-        elements::<i32, _>(&inputs, |b, v| b.convert(v[0], ElementType::I32)),
-        [0, i32::MAX, i32::MIN, 2, -2, 300]
-    );
-    assert_eq!(
-        elements::<i64, _>(&inputs, |b, v| b.convert(v[0], ElementType::I64)),
-        [0, i64::MAX, i64::MIN, 2, -2, 300]
-    );
-    assert_eq!(
-        elements::<u32, _>(&inputs, |b, v| b.convert(v[0], ElementType::U32)),
-        [0, u32::MAX, 0, 2, 0, 300]
-    );
-    assert_eq!(
-        elements::<i8, _>(&inputs, |b, v| b.convert(v[0], ElementType::I8)),
-        [0, 127, -128, 2, -2, 127]
-    );
-    assert_eq!(elements::<u8, _>(&inputs, |b, v| b.convert(v[0], ElementType::U8)), [0, 255, 0, 2, 0, 255]);
-    assert_eq!(
-        elements::<bool, _>(&inputs, |b, v| b.convert(v[0], ElementType::I1)),
-        [true, true, true, true, true, true]
-    );
-    let four = |element| eval(&inputs, |b, v| Ok(vec![b.convert(v[0], element)?]))[0].bytes().to_vec();
+    assert_eq!(converted::<i32>(&x), [0, i32::MAX, i32::MIN, 2, -2, 300]);
+    assert_eq!(converted::<i64>(&x), [0, i64::MAX, i64::MIN, 2, -2, 300]);
+    assert_eq!(converted::<u32>(&x), [0, u32::MAX, 0, 2, 0, 300]);
+    assert_eq!(converted::<i8>(&x), [0, 127, -128, 2, -2, 127]);
+    assert_eq!(converted::<u8>(&x), [0, 255, 0, 2, 0, 255]);
+    assert_eq!(converted::<bool>(&x), [true; 6]);
+    let four = |element| {
+        eval(std::slice::from_ref(&x), |b, v| Ok(vec![b.convert(v[0], element)?]))[0].bytes().to_vec()
+    };
     assert_eq!(four(ElementType::I4), [0x70, 0x28, 0x7e]);
     assert_eq!(four(ElementType::U4), [0xf0, 0x20, 0xf0]);
 }
@@ -149,8 +129,7 @@ fn every_type_converts_to_every_other() {
         assert_eq!(from_x.ty(), &TensorType::new(from, [5]));
         for to in ElementType::ALL {
             let to_x = eval(std::slice::from_ref(&from_x), |b, v| Ok(vec![b.convert(v[0], to)?])).remove(0);
-            let back = elements::<i32, _>(&[to_x], |b, v| b.convert(v[0], ElementType::I32));
-            assert_eq!(back, [0, 1, 1, 0, 1], "{from} to {to}");
+            assert_eq!(converted::<i32>(&to_x), [0, 1, 1, 0, 1], "{from} to {to}");
         }
     }
 }
@@ -158,18 +137,12 @@ fn every_type_converts_to_every_other() {
 #[test]
 fn integers_wrap_when_narrowed_and_round_when_floated() {
     let x = tensor(&[4], &[300_i64, -1, i64::MAX, (1 << 24) + 1]);
-    let inputs = [x];
-    assert_eq!(elements::<u8, _>(&inputs, |b, v| b.convert(v[0], ElementType::U8)), [44, 255, 255, 1]);
-    assert_eq!(
-        elements::<i32, _>(&inputs, |b, v| b.convert(v[0], ElementType::I32)),
-        [300, -1, -1, 16_777_217]
-    );
-    let floats = elements::<f32, _>(&inputs, |b, v| b.convert(v[0], ElementType::F32));
-    assert_eq!(floats, [300.0, -1.0, 9.223_372e18, 16_777_216.0]);
+    assert_eq!(converted::<u8>(&x), [44, 255, 255, 1]);
+    assert_eq!(converted::<i32>(&x), [300, -1, -1, 16_777_217]);
+    assert_eq!(converted::<f32>(&x), [300.0, -1.0, 9.223_372e18, 16_777_216.0]);
     // 2^24 + 2^16 + 1 lies above the tie between two bf16 values, though not after rounding to f32.
     let x = tensor(&[1], &[(1_i64 << 24) + (1 << 16) + 1]);
-    let wide = elements::<bf16, _>(&[x], |b, v| b.convert(v[0], ElementType::BF16));
-    assert_eq!(wide[0].to_f32(), 16_777_216.0 + 131_072.0);
+    assert_eq!(converted::<bf16>(&x)[0].to_f32(), 16_777_216.0 + 131_072.0);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Slices, updates, gather and scatter at run-time places.
 
 use half::bf16;
-use mlxcel_portable::eval::{Input, RunOptions, RunStats};
+use mlxcel_portable::eval::Input;
 use mlxcel_stablehlo::{ElementType, GatherDimensions, ScatterDimensions, ScatterUpdate, TensorType};
 use proptest::prelude::*;
 
-use super::support::{counted, elements, eval, noise, plan, tensor};
+use super::support::{counted, elements, eval, measured, noise, plan, tensor};
 
 #[test]
 fn slice_starts_are_clamped() {
@@ -40,6 +40,15 @@ fn rows(rank: usize, width: usize) -> GatherDimensions {
         start_index_map: vec![0],
         index_vector_dim: rank,
         slice_sizes: vec![1, width],
+    }
+}
+
+fn into_rows() -> ScatterDimensions {
+    ScatterDimensions {
+        update_window_dims: vec![1],
+        inserted_window_dims: vec![0],
+        scatter_dims_to_operand_dims: vec![0],
+        index_vector_dim: 1,
     }
 }
 
@@ -84,10 +93,8 @@ fn gather_from_a_converted_table_reads_the_gathered_rows_only() {
         let wide = b.convert(v[0], ElementType::F32)?;
         Ok(vec![b.take(wide, v[1])?])
     });
-    let stats = RunStats::default();
-    let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };
     let at = tensor(&[3], &[7_i32, 0, 3840]);
-    let results = program.run_with(vec![Input::from(&table), Input::from(&at)], &options).unwrap();
+    let (results, stats) = measured(&program, vec![Input::from(&table), Input::from(&at)], 1);
     let firsts: Vec<f32> = results[0].as_slice::<f32>().unwrap().iter().copied().step_by(width).collect();
     assert_eq!(firsts, [7.0, 0.0, 3840.0]);
     assert!(stats.peak_bytes() < 2048, "{} bytes", stats.peak_bytes());
@@ -98,25 +105,15 @@ fn scatter_replaces_adds_and_skips_out_of_bounds_windows() {
     let (x, updates) = (tensor(&[4, 2], &[1_i32; 8]), tensor(&[3, 2], &[10_i32, 11, 20, 21, 30, 31]));
     let scatter = |at: [i32; 3], update| {
         let inputs = [x.clone(), tensor(&[3, 1], &at), updates.clone()];
-        let dimensions = ScatterDimensions {
-            update_window_dims: vec![1],
-            inserted_window_dims: vec![0],
-            scatter_dims_to_operand_dims: vec![0],
-            index_vector_dim: 1,
-        };
-        elements::<i32, _>(&inputs, |b, v| b.scatter(v[0], v[1], v[2], dimensions, update, false))
+        elements::<i32, _>(&inputs, |b, v| b.scatter(v[0], v[1], v[2], into_rows(), update, false))
     };
     assert_eq!(scatter([2, -1, 0], ScatterUpdate::Replace), [30, 31, 1, 1, 10, 11, 1, 1]);
     assert_eq!(scatter([2, 4, 2], ScatterUpdate::Replace), [1, 1, 1, 1, 30, 31, 1, 1]);
     assert_eq!(scatter([2, 1, 2], ScatterUpdate::Add), [1, 1, 21, 22, 41, 43, 1, 1]);
     // A window of two rows that would reach beyond the end is left out as a whole.
     let inputs = [x, tensor(&[2, 1], &[3_i32, 1]), tensor(&[2, 2, 2], &[5_i32, 5, 5, 5, 6, 7, 8, 9])];
-    let dimensions = ScatterDimensions {
-        update_window_dims: vec![1, 2],
-        inserted_window_dims: vec![],
-        scatter_dims_to_operand_dims: vec![0],
-        index_vector_dim: 1,
-    };
+    let dimensions =
+        ScatterDimensions { update_window_dims: vec![1, 2], inserted_window_dims: vec![], ..into_rows() };
     let result = elements::<i32, _>(&inputs, |b, v| {
         b.scatter(v[0], v[1], v[2], dimensions, ScatterUpdate::Replace, true)
     });
@@ -127,12 +124,7 @@ fn scatter_replaces_adds_and_skips_out_of_bounds_windows() {
 fn halves_are_added_where_they_are_scattered() {
     let x = tensor(&[2], &[bf16::from_f32(1.0), bf16::from_f32(2.0)]);
     let updates = tensor(&[2], &[bf16::from_f32(0.5), bf16::from_f32(0.25)]);
-    let dimensions = ScatterDimensions {
-        inserted_window_dims: vec![0],
-        scatter_dims_to_operand_dims: vec![0],
-        index_vector_dim: 1,
-        ..ScatterDimensions::default()
-    };
+    let dimensions = ScatterDimensions { update_window_dims: vec![], ..into_rows() };
     let result = elements::<bf16, _>(&[x, tensor(&[2], &[1_i32, 1]), updates], |b, v| {
         b.scatter(v[0], v[1], v[2], dimensions, ScatterUpdate::Add, false)
     });
@@ -152,13 +144,7 @@ proptest! {
         let updates: Vec<f32> = (0..count * width).map(|i| -(i as f32)).collect();
         let results = eval(&[table, indices, tensor(&[count, width], &updates)], |b, v| {
             let gathered = b.gather(v[0], v[1], rows(1, width))?;
-            let dimensions = ScatterDimensions {
-                update_window_dims: vec![1],
-                inserted_window_dims: vec![0],
-                scatter_dims_to_operand_dims: vec![0],
-                index_vector_dim: 1,
-            };
-            Ok(vec![gathered, b.scatter(v[0], v[1], v[2], dimensions, ScatterUpdate::Add, false)?])
+            Ok(vec![gathered, b.scatter(v[0], v[1], v[2], into_rows(), ScatterUpdate::Add, false)?])
         });
         let mut expected: Vec<f32> = (0..rows_count * width).map(|i| i as f32).collect();
         for (i, &row) in at.iter().enumerate() {

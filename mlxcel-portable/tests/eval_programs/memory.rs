@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 use half::{bf16, f16};
-use mlxcel_portable::eval::{EvalError, Input, Program, RunOptions, RunStats, Tensor, Workers};
+use mlxcel_portable::eval::{EvalError, Input, Program, RunOptions, Tensor, Workers};
 use mlxcel_stablehlo::{Comparison, ElementType, ScatterDimensions, ScatterUpdate, TensorType};
 
-use super::support::{counted, eval, noisy, plan, tensor};
+use super::support::{counted, eval, measured, noisy, plan, tensor};
 
 const CACHE: [usize; 3] = [64, 4, 8];
 
@@ -40,12 +40,10 @@ fn donated_caches_are_updated_in_place() {
         let program = cache_program(scatter);
         let cache = Tensor::zeros(TensorType::new(ElementType::F32, CACHE)).unwrap();
         let address = cache.bytes().as_ptr();
-        let stats = RunStats::default();
-        let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };
         let row = tensor(&[1, 4, 8], &[2.0_f32; 32]);
         let position = tensor(&[], &[5_i32]);
         let inputs = vec![Input::Owned(cache), Input::from(&row), Input::from(&position)];
-        let results = program.run_with(inputs, &options).unwrap();
+        let (results, stats) = measured(&program, inputs, 1);
         assert_eq!(results[0].as_slice::<f32>().unwrap(), [64.0]);
         assert_eq!(results[1].bytes().as_ptr(), address, "the storage itself comes back");
         assert_eq!(results[1].as_slice::<f32>().unwrap()[160..192], [2.0; 32]);
@@ -129,9 +127,7 @@ fn loops_update_carried_values_in_place() {
     });
     let cache = Tensor::zeros(TensorType::new(ElementType::F32, [512])).unwrap();
     let address = cache.bytes().as_ptr();
-    let stats = RunStats::default();
-    let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };
-    let results = program.run_with(vec![cache.into()], &options).unwrap();
+    let (results, stats) = measured(&program, vec![cache.into()], 1);
     assert_eq!(results[0].bytes().as_ptr(), address);
     assert!(results[0].as_slice::<f32>().unwrap()[..100].iter().enumerate().all(|(i, &x)| x == i as f32));
     assert!(stats.peak_bytes() < 2048, "{} bytes", stats.peak_bytes());
@@ -180,18 +176,13 @@ fn borrowed_inputs_may_be_unaligned() {
             });
             let aligned = program.run(vec![Input::from(&x), Input::from(&w), Input::from(&ids)]).unwrap();
             for offset in 1..8 {
-                let (x_bytes, w_bytes, id_bytes) =
-                    (shifted(&x, offset), shifted(&w, offset), shifted(&ids, offset));
-                let inputs = vec![
-                    Input::Borrowed { ty: x.ty(), bytes: &x_bytes[offset..] },
-                    Input::Borrowed { ty: w.ty(), bytes: &w_bytes[offset..] },
-                    Input::Borrowed { ty: ids.ty(), bytes: &id_bytes[offset..] },
-                ];
-                let results = program.run(inputs).unwrap();
+                let bytes = [&x, &w, &ids].map(|tensor| (tensor.ty(), shifted(tensor, offset)));
+                let inputs =
+                    bytes.iter().map(|&(ty, ref bytes)| Input::Borrowed { ty, bytes: &bytes[offset..] });
+                let results = program.run(inputs.collect()).unwrap();
                 assert_eq!(results[1..], aligned[1..], "{element} at {offset}");
-                let products =
-                    results[0].as_slice::<f32>().unwrap().iter().zip(aligned[0].as_slice::<f32>().unwrap());
-                assert!(products.into_iter().all(|(a, b)| (a - b).abs() < 1e-5));
+                let [found, wanted] = [&results, &aligned].map(|all| all[0].as_slice::<f32>().unwrap());
+                assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-5));
             }
         }
     }
@@ -207,16 +198,11 @@ fn a_weight_is_never_expanded() {
             let program = plan(&[x.ty().clone(), w.ty().clone()], |b, v| {
                 Ok(vec![b.linear(v[0], v[1], None, ElementType::F32)?])
             });
-            let stats = RunStats::default();
-            let workers = Workers::new(2).unwrap();
-            let options =
-                RunOptions { stats: Some(&stats), workers: Some(&workers), ..RunOptions::default() };
-            let result = program.run_with(vec![Input::from(&x), Input::from(&w)], &options).unwrap();
+            let (_, stats) = measured(&program, vec![Input::from(&x), Input::from(&w)], 2);
             let activations = 4 * rows * (2 * inputs + outputs);
             let limit = activations + (1 << 20);
             assert!(stats.peak_bytes() < limit, "{} of {limit} bytes", stats.peak_bytes());
             assert!(limit < 4 * outputs * inputs, "the limit says something");
-            drop(result);
         }
     }
 }
@@ -234,10 +220,8 @@ fn elementwise_expressions_allocate_no_intermediates() {
         let y = b.transpose(y, &[1, 0])?;
         Ok(vec![b.sum(y, &[0, 1])?])
     });
-    let stats = RunStats::default();
-    let options = RunOptions { stats: Some(&stats), ..RunOptions::default() };
     let x = noisy(&[count], 3);
-    program.run_with(vec![Input::from(&x)], &options).unwrap();
+    let (_, stats) = measured(&program, vec![Input::from(&x)], 1);
     assert!(stats.peak_bytes() < 2 * x.bytes().len(), "{} bytes", stats.peak_bytes());
 }
 

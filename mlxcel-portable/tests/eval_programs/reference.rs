@@ -193,8 +193,7 @@ impl<'m> Reference<'m> {
                 one(result)
             }
             OpKind::Gather { dimensions: d } => one(Array::make(ty, |index| {
-                let batch: Vec<usize> =
-                    (0..index.len()).filter(|i| !d.offset_dims.contains(i)).map(|i| index[i]).collect();
+                let batch = without(index, &d.offset_dims);
                 let vector = index_vector(&x[1], &batch, d.index_vector_dim, d.start_index_map.len());
                 let mut from = vec![0; x[0].ty.rank()];
                 for (&dimension, &at) in d.start_index_map.iter().zip(&vector) {
@@ -212,10 +211,7 @@ impl<'m> Reference<'m> {
                 let window: Vec<usize> =
                     (0..ty.rank()).filter(|i| !d.inserted_window_dims.contains(i)).collect();
                 for index in indices(&x[2].ty.shape) {
-                    let batch: Vec<usize> = (0..index.len())
-                        .filter(|i| !d.update_window_dims.contains(i))
-                        .map(|i| index[i])
-                        .collect();
+                    let batch = without(&index, &d.update_window_dims);
                     let vector =
                         index_vector(&x[1], &batch, d.index_vector_dim, d.scatter_dims_to_operand_dims.len());
                     let mut start = vec![0; ty.rank()];

@@ -4,7 +4,7 @@ use mlxcel_stablehlo::{ElementType, Literal, Reduction, TensorType};
 use proptest::prelude::*;
 
 use super::reference::indices;
-use super::support::{counted, elements, eval, noisy, tensor};
+use super::support::{converted, counted, elements, eval, noisy, tensor};
 
 #[test]
 fn iota_counts_along_its_dimension() {
@@ -30,28 +30,18 @@ fn views_of_views_are_read_in_order() {
         let flat = b.reshape(part, &[4, 2])?;
         b.transpose(flat, &[1, 0])
     });
+    // Of the part's elements, first those that are first in its last dimension.
     let at = |i: usize, j: usize, k: usize| (j * 12 + k * 4 + i) as f32;
-    let part = [
-        at(1, 0, 1),
-        at(1, 0, 2),
-        at(1, 1, 1),
-        at(1, 1, 2),
-        at(2, 0, 1),
-        at(2, 0, 2),
-        at(2, 1, 1),
-        at(2, 1, 2),
-    ];
-    assert_eq!(result, [part[0], part[2], part[4], part[6], part[1], part[3], part[5], part[7]]);
+    let wanted = [1, 2].map(|k| [at(1, 0, k), at(1, 1, k), at(2, 0, k), at(2, 1, k)]);
+    assert_eq!(result, wanted.as_flattened());
 }
 
 #[test]
 fn constants_of_any_shape_are_read() {
     let literal = Literal::new([2, 2], &[1_i32, 2, 3, 4]).unwrap();
     assert_eq!(elements::<i32, _>(&[], |b, _| b.constant(literal)), [1, 2, 3, 4]);
-    assert_eq!(
-        elements::<i32, _>(&[], |b, _| b.constant(Literal::new([3], &[7_i32; 3]).unwrap())),
-        [7, 7, 7]
-    );
+    let literal = Literal::new([3], &[7_i32; 3]).unwrap();
+    assert_eq!(elements::<i32, _>(&[], |b, _| b.constant(literal)), [7, 7, 7]);
     let none: &[i32] = &[];
     assert_eq!(elements::<i32, _>(&[], |b, _| b.constant(Literal::new([0, 3], none).unwrap())), none);
 }
@@ -153,42 +143,21 @@ fn maxima_keep_nan_and_empty_reductions_are_neutral() {
     let x = tensor(&[3], &[1.0_f32, f32::NAN, 2.0]);
     assert!(elements::<f32, _>(&[x], |b, v| b.max(v[0], &[0]))[0].is_nan());
     let none = tensor::<f32>(&[0, 2], &[]);
-    assert_eq!(
-        elements::<f32, _>(std::slice::from_ref(&none), |b, v| b.max(v[0], &[0])),
-        [f32::NEG_INFINITY; 2]
-    );
+    let largest = elements::<f32, _>(std::slice::from_ref(&none), |b, v| b.max(v[0], &[0]));
+    assert_eq!(largest, [f32::NEG_INFINITY; 2]);
     assert_eq!(elements::<f32, _>(&[none], |b, v| b.sum(v[0], &[0])), [0.0; 2]);
 }
 
 #[test]
 fn argmax_takes_the_lowest_index_and_ignores_nan() {
-    let x = tensor(
-        &[4, 4],
-        &[
-            1.0_f32,
-            3.0,
-            3.0,
-            2.0, //
-            f32::NAN,
-            1.0,
-            f32::NAN,
-            1.0, //
-            f32::NAN,
-            f32::NAN,
-            f32::NAN,
-            f32::NAN, //
-            f32::NEG_INFINITY,
-            f32::NAN,
-            f32::NEG_INFINITY,
-            f32::NEG_INFINITY,
-        ],
-    );
+    let (none, low) = (f32::NAN, f32::NEG_INFINITY);
+    let x = [[1.0, 3.0, 3.0, 2.0], [none, 1.0, none, 1.0], [none; 4], [low, none, low, low]];
+    let x = tensor(&[4, 4], x.as_flattened());
     let results = eval(&[x], |b, v| {
         let (value, index) = b.argmax(v[0], 1)?;
         Ok(vec![value, index])
     });
-    let index = eval(&[results[1].clone()], |b, v| Ok(vec![b.convert(v[0], ElementType::I32)?]));
-    assert_eq!(index[0].as_slice::<i32>().unwrap(), [1, 1, 0, 0]);
+    assert_eq!(converted::<i32>(&results[1]), [1, 1, 0, 0]);
     let values = results[0].as_slice::<f32>().unwrap();
     assert!(values[0] == 3.0 && values[1] == 1.0 && values[2].is_nan() && values[3] == f32::NEG_INFINITY);
     // Along the first dimension, with arbitrary indices.

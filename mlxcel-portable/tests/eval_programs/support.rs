@@ -1,7 +1,7 @@
 //! Short ways to write and run a program of one function.
 
 use bytemuck::CheckedBitPattern;
-use mlxcel_portable::eval::{Input, Program, Tensor};
+use mlxcel_portable::eval::{Input, Program, RunOptions, RunStats, Tensor, Workers};
 use mlxcel_stablehlo::{Builder, Element, Module, Result, TensorType, Value};
 
 /// Plans a function over arguments `x.0`, `x.1`, … of the given types.
@@ -37,6 +37,19 @@ where
 {
     let results = eval(inputs, |b, x| Ok(vec![body(b, x)?]));
     results[0].as_slice::<T>().unwrap().to_vec()
+}
+
+/// Runs a program on these threads and answers its results, and what it counted.
+pub(crate) fn measured(program: &Program, inputs: Vec<Input<'_>>, threads: usize) -> (Vec<Tensor>, RunStats) {
+    let (stats, workers) = (RunStats::default(), Workers::new(threads).unwrap());
+    let options = RunOptions { workers: Some(&workers), stats: Some(&stats), ..RunOptions::default() };
+    let results = program.run_with(inputs, &options).unwrap();
+    (results, stats)
+}
+
+/// The elements of a tensor, converted to `T`.
+pub(crate) fn converted<T: Element + CheckedBitPattern>(x: &Tensor) -> Vec<T> {
+    elements(std::slice::from_ref(x), |b, v| b.convert(v[0], T::TYPE))
 }
 
 pub(crate) fn tensor<T: Element>(shape: &[usize], elements: &[T]) -> Tensor {
