@@ -21,9 +21,9 @@ unsafe impl Sync for Buffer {}
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut arguments = sys::BufferDestroy { buffer: self.raw, ..Default::default() };
+        let arguments = sys::BufferDestroy { buffer: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        plugin.free(plugin.api().buffer_destroy, &mut arguments, "free buffer");
+        plugin.free(plugin.api().buffer_destroy, arguments, "free buffer");
     }
 }
 
@@ -55,35 +55,33 @@ impl Buffer {
         };
         let mut layout = sys::HostLayout { tiled, ..Default::default() };
         // A plugin refuses bytes that are too few.
-        let mut arguments = sys::BufferToHost {
+        let arguments = sys::BufferToHost {
             buffer: self.raw,
             layout: (&raw mut layout).cast(),
             data: bytes.as_mut_ptr().cast(),
             size,
             ..Default::default()
         };
-        plugin.call(plugin.api().buffer_to_host, &mut arguments, OPERATION)?;
+        let begun = plugin.call(plugin.api().buffer_to_host, arguments, OPERATION)?;
         // SAFETY: the event is this call's; the bytes are written before it is ready, and borrowed until
         // then.
-        unsafe { plugin.wait(arguments.event, OPERATION) }?;
+        unsafe { plugin.wait(begun.event, OPERATION) }?;
         Ok(bytes)
     }
 
     /// Whether a program has taken it over.
     pub(crate) fn is_given_up(&self) -> Result<bool> {
-        let mut arguments = sys::BufferIsDeleted { buffer: self.raw, ..Default::default() };
+        let arguments = sys::BufferIsDeleted { buffer: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        plugin.call(plugin.api().buffer_is_deleted, &mut arguments, "look at buffer")?;
-        Ok(arguments.deleted)
+        Ok(plugin.call(plugin.api().buffer_is_deleted, arguments, "look at buffer")?.deleted)
     }
 
     /// Where it lies, for tests of what is updated in place.
     /// Fails with [`ErrorKind::Unsupported`] where devices do not tell.
     #[cfg(test)]
     pub(crate) fn address(&self) -> Result<usize> {
-        let mut arguments = sys::BufferPointer { buffer: self.raw, ..Default::default() };
+        let arguments = sys::BufferPointer { buffer: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        plugin.call(plugin.api().buffer_unsafe_pointer, &mut arguments, "look at buffer")?;
-        Ok(arguments.pointer)
+        Ok(plugin.call(plugin.api().buffer_unsafe_pointer, arguments, "look at buffer")?.pointer)
     }
 }

@@ -31,9 +31,9 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut arguments = sys::ClientDestroy { client: self.raw, ..Default::default() };
+        let arguments = sys::ClientDestroy { client: self.raw, ..Default::default() };
         // Buffers and executables hold the client: there are none any more.
-        self.plugin.free(self.plugin.api().client_destroy, &mut arguments, "close client");
+        self.plugin.free(self.plugin.api().client_destroy, arguments, "close client");
     }
 }
 
@@ -55,19 +55,16 @@ impl Client {
     fn open(plugin: &Plugin, options: &[(String, OptionValue)]) -> Result<Self> {
         const OPERATION: &str = "open PJRT client";
         let named = named::to_plugin(options);
-        let mut arguments =
+        let arguments =
             sys::ClientCreate { options: named.as_ptr(), option_count: named.len(), ..Default::default() };
-        plugin.call(plugin.api().client_create, &mut arguments, OPERATION)?;
-        let mut inner = Inner {
-            plugin: plugin.clone(),
-            options: options.to_vec(),
-            raw: arguments.client,
-            devices: Vec::new(),
-        };
-        let mut arguments = sys::ClientDevices { client: inner.raw, ..Default::default() };
-        plugin.call(plugin.api().client_addressable_devices, &mut arguments, OPERATION)?;
+        let raw = plugin.call(plugin.api().client_create, arguments, OPERATION)?.client;
+        let (plugin, options) = (plugin.clone(), options.to_vec());
+        let mut inner = Inner { plugin, options, raw, devices: Vec::new() };
+        let arguments = sys::ClientDevices { client: raw, ..Default::default() };
+        let plugin = &inner.plugin;
+        let found = plugin.call(plugin.api().client_addressable_devices, arguments, OPERATION)?;
         // SAFETY: the list is the client's, of this many devices.
-        inner.devices = unsafe { named::list(arguments.devices, arguments.count) }.to_vec();
+        inner.devices = unsafe { named::list(found.devices, found.count) }.to_vec();
         Ok(Self(Arc::new(inner)))
     }
 
@@ -115,24 +112,25 @@ impl Client {
     }
 
     fn text(&self, function: sys::Call<sys::ClientText>) -> Result<String> {
-        let mut arguments = sys::ClientText { client: self.raw(), ..Default::default() };
-        self.plugin().call(function, &mut arguments, "describe platform")?;
+        let arguments = sys::ClientText { client: self.raw(), ..Default::default() };
+        let sys::ClientText { text, text_size, .. } =
+            self.plugin().call(function, arguments, "describe platform")?;
         // SAFETY: the text is the client's.
-        Ok(unsafe { named::text(arguments.text, arguments.text_size) })
+        Ok(unsafe { named::text(text, text_size) })
     }
 
     /// The number by which compile options name a device, and its kind.
     pub(crate) fn device(&self, index: usize) -> Result<(i32, String)> {
         const OPERATION: &str = "describe device";
         let (plugin, api) = (self.plugin(), self.plugin().api());
-        let mut device = sys::DeviceDescription { device: self.raw_device(index)?, ..Default::default() };
-        plugin.call(api.device_get_description, &mut device, OPERATION)?;
-        let mut id = sys::DescriptionId { description: device.description, ..Default::default() };
-        plugin.call(api.description_id, &mut id, OPERATION)?;
-        let mut kind = sys::DescriptionText { description: device.description, ..Default::default() };
-        plugin.call(api.description_kind, &mut kind, OPERATION)?;
+        let device = sys::DeviceDescription { device: self.raw_device(index)?, ..Default::default() };
+        let description = plugin.call(api.device_get_description, device, OPERATION)?.description;
+        let id = sys::DescriptionId { description, ..Default::default() };
+        let id = plugin.call(api.description_id, id, OPERATION)?.id;
+        let kind = sys::DescriptionText { description, ..Default::default() };
+        let kind = plugin.call(api.description_kind, kind, OPERATION)?;
         // SAFETY: the text is the device's.
-        Ok((id.id, unsafe { named::text(kind.text, kind.text_size) }))
+        Ok((id, unsafe { named::text(kind.text, kind.text_size) }))
     }
 
     fn raw_device(&self, index: usize) -> Result<*mut sys::RawDevice> {
@@ -165,7 +163,7 @@ impl Client {
         let is_small = bytes.len() <= 1 << 20;
         let semantics =
             if is_small { sys::IMMUTABLE_ONLY_DURING_CALL } else { sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES };
-        let mut arguments = sys::BufferFromHost {
+        let arguments = sys::BufferFromHost {
             client: self.raw(),
             data: bytes.as_ptr().cast(),
             element: buffer_type(ty.element),
@@ -177,10 +175,10 @@ impl Client {
             device: self.raw_device(device)?,
             ..Default::default()
         };
-        self.plugin().call(self.plugin().api().client_buffer_from_host, &mut arguments, OPERATION)?;
-        let buffer = Buffer::new(self.clone(), arguments.buffer, ty.clone());
+        let begun = self.plugin().call(self.plugin().api().client_buffer_from_host, arguments, OPERATION)?;
+        let buffer = Buffer::new(self.clone(), begun.buffer, ty.clone());
         // SAFETY: the event is this call's; after it the bytes are not read any more.
-        unsafe { self.plugin().wait(arguments.done, OPERATION) }?;
+        unsafe { self.plugin().wait(begun.done, OPERATION) }?;
         Ok(buffer)
     }
 }

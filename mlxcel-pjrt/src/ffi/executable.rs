@@ -26,9 +26,9 @@ unsafe impl Sync for Executable {}
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        let mut arguments = sys::LoadedDestroy { executable: self.raw, ..Default::default() };
+        let arguments = sys::LoadedDestroy { executable: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        plugin.free(plugin.api().loaded_destroy, &mut arguments, "free program");
+        plugin.free(plugin.api().loaded_destroy, arguments, "free program");
     }
 }
 
@@ -40,8 +40,8 @@ struct Unloaded<'a> {
 
 impl Drop for Unloaded<'_> {
     fn drop(&mut self) {
-        let mut arguments = sys::ExecutableDestroy { executable: self.raw, ..Default::default() };
-        self.plugin.free(self.plugin.api().executable_destroy, &mut arguments, "free program");
+        let arguments = sys::ExecutableDestroy { executable: self.raw, ..Default::default() };
+        self.plugin.free(self.plugin.api().executable_destroy, arguments, "free program");
     }
 }
 
@@ -58,7 +58,7 @@ impl Executable {
             format_size: FORMAT.len(),
             ..Default::default()
         };
-        let mut arguments = sys::ClientCompile {
+        let arguments = sys::ClientCompile {
             client: client.raw(),
             program: &program,
             options: pointer(options),
@@ -66,14 +66,14 @@ impl Executable {
             ..Default::default()
         };
         let plugin = client.plugin();
-        plugin.call_as(plugin.api().client_compile, &mut arguments, OPERATION, ErrorKind::Compile)?;
-        Self::new(client, arguments.executable, devices)
+        let made = plugin.call_as(plugin.api().client_compile, arguments, OPERATION, ErrorKind::Compile)?;
+        Self::new(client, made.executable, devices)
     }
 
     /// Loads what [`serialize`](Self::serialize) gave, which has to come from the same plugin: it is machine
     /// code. Fails with [`ErrorKind::Corrupt`] where it is none.
     pub(crate) fn load(client: &Client, bytes: &[u8], devices: usize) -> Result<Self> {
-        let mut arguments = sys::DeserializeAndLoad {
+        let arguments = sys::DeserializeAndLoad {
             client: client.raw(),
             bytes: pointer(bytes),
             size: bytes.len(),
@@ -81,41 +81,40 @@ impl Executable {
         };
         let (plugin, operation) = (client.plugin(), "load program");
         let function = plugin.api().executable_deserialize_and_load;
-        plugin.call_as(function, &mut arguments, operation, ErrorKind::Corrupt)?;
-        Self::new(client, arguments.executable, devices)
+        let loaded = plugin.call_as(function, arguments, operation, ErrorKind::Corrupt)?;
+        Self::new(client, loaded.executable, devices)
     }
 
     fn new(client: &Client, raw: *mut sys::RawLoadedExecutable, devices: usize) -> Result<Self> {
         let mut executable = Self { client: client.clone(), raw, devices, outputs: 0 };
         let unloaded = executable.unloaded()?;
-        let mut arguments = sys::ExecutableNumOutputs { executable: unloaded.raw, ..Default::default() };
+        let arguments = sys::ExecutableNumOutputs { executable: unloaded.raw, ..Default::default() };
         let plugin = unloaded.plugin;
-        plugin.call(plugin.api().executable_num_outputs, &mut arguments, "load program")?;
-        let outputs = arguments.count;
+        let outputs = plugin.call(plugin.api().executable_num_outputs, arguments, "load program")?.count;
         drop(unloaded);
         executable.outputs = outputs;
         Ok(executable)
     }
 
     fn unloaded(&self) -> Result<Unloaded<'_>> {
-        let mut arguments = sys::GetExecutable { loaded: self.raw, ..Default::default() };
+        let arguments = sys::GetExecutable { loaded: self.raw, ..Default::default() };
         let plugin = self.client.plugin();
-        plugin.call(plugin.api().loaded_get_executable, &mut arguments, "look at program")?;
-        Ok(Unloaded { plugin, raw: arguments.executable })
+        let raw = plugin.call(plugin.api().loaded_get_executable, arguments, "look at program")?.executable;
+        Ok(Unloaded { plugin, raw })
     }
 
     /// What [`load`](Self::load) takes.
     /// Fails with [`ErrorKind::Unsupported`] where the plugin does not give it.
     pub(crate) fn serialize(&self) -> Result<Vec<u8>> {
         let unloaded = self.unloaded()?;
-        let mut arguments = sys::ExecutableSerialize { executable: unloaded.raw, ..Default::default() };
+        let arguments = sys::ExecutableSerialize { executable: unloaded.raw, ..Default::default() };
         let plugin = unloaded.plugin;
-        plugin.call(plugin.api().executable_serialize, &mut arguments, "serialize program")?;
+        let given = plugin.call(plugin.api().executable_serialize, arguments, "serialize program")?;
         // SAFETY: so many bytes live until they are deleted.
-        let bytes = unsafe { named::list(arguments.bytes.cast(), arguments.size) }.to_vec();
-        if let Some(delete) = arguments.delete {
+        let bytes = unsafe { named::list(given.bytes.cast(), given.size) }.to_vec();
+        if let Some(delete) = given.delete {
             // SAFETY: it is called once, and the bytes are not used again.
-            unsafe { delete(arguments.serialized) };
+            unsafe { delete(given.serialized) };
         }
         Ok(bytes)
     }
@@ -125,15 +124,17 @@ impl Executable {
     pub(crate) fn optimized(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "look at program";
         let unloaded = self.unloaded()?;
-        let mut program = sys::Program::default();
-        let mut arguments =
-            sys::OptimizedProgram { executable: unloaded.raw, program: &mut program, ..Default::default() };
         let plugin = unloaded.plugin;
-        plugin.call(plugin.api().executable_optimized_program, &mut arguments, OPERATION)?;
+        let ask = |program: &mut sys::Program| {
+            let arguments = sys::OptimizedProgram { executable: unloaded.raw, program, ..Default::default() };
+            plugin.call(plugin.api().executable_optimized_program, arguments, OPERATION)
+        };
+        // First for its size, then for its bytes.
+        let mut program = sys::Program::default();
+        ask(&mut program)?;
         let mut bytes = vec![0u8; program.code_size];
         program.code = bytes.as_mut_ptr().cast();
-        arguments.program = &mut program;
-        plugin.call(plugin.api().executable_optimized_program, &mut arguments, OPERATION)?;
+        ask(&mut program)?;
         Ok(bytes)
     }
 
@@ -157,7 +158,7 @@ impl Executable {
         let mut outputs = vec![vec![ptr::null_mut(); self.outputs]; self.devices];
         let places: Vec<*mut *mut sys::RawBuffer> = outputs.iter_mut().map(Vec::as_mut_ptr).collect();
         let mut options = sys::ExecuteOptions::default();
-        let mut call = sys::Execute {
+        let call = sys::Execute {
             executable: self.raw,
             options: &mut options,
             arguments: lists.as_ptr(),
@@ -167,7 +168,7 @@ impl Executable {
             ..Default::default()
         };
         let plugin = self.client.plugin();
-        plugin.call(plugin.api().loaded_execute, &mut call, OPERATION)?;
+        plugin.call(plugin.api().loaded_execute, call, OPERATION)?;
         let own = |list: Vec<*mut sys::RawBuffer>| {
             list.into_iter()
                 .zip(results)

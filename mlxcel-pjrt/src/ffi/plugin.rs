@@ -68,7 +68,7 @@ impl Plugin {
         // SAFETY: it takes nothing and gives a table that lives as long as the library.
         let api = unsafe { copy_table(get_api()) }?;
         let plugin = Self(Arc::new(Inner { api, path: path.to_owned() }));
-        plugin.call(api.plugin_initialize, &mut sys::PluginInitialize::default(), OPERATION)?;
+        plugin.call(api.plugin_initialize, sys::PluginInitialize::default(), OPERATION)?;
         Ok(plugin)
     }
 
@@ -84,10 +84,10 @@ impl Plugin {
 
     /// What it says of itself, such as `stablehlo_current_version`.
     pub(crate) fn attributes(&self) -> Result<Vec<(String, OptionValue)>> {
-        let mut arguments = sys::PluginAttributes::default();
-        match self.call(self.api().plugin_attributes, &mut arguments, "describe plugin") {
+        let arguments = sys::PluginAttributes::default();
+        match self.call(self.api().plugin_attributes, arguments, "describe plugin") {
             // SAFETY: attributes live as long as the process.
-            Ok(()) => Ok(unsafe { named::from_plugin(arguments.attributes, arguments.count) }),
+            Ok(found) => Ok(unsafe { named::from_plugin(found.attributes, found.count) }),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
             Err(error) => Err(error),
         }
@@ -97,14 +97,9 @@ impl Plugin {
         &self.0.api
     }
 
-    /// Calls one of its functions; a failure is of kind `Device` unless the plugin says something more
-    /// precise.
-    pub(super) fn call<A>(
-        &self,
-        function: sys::Call<A>,
-        arguments: &mut A,
-        operation: &'static str,
-    ) -> Result<()> {
+    /// Calls one of its functions and returns its arguments with the results in them; a failure is of kind
+    /// `Device` unless the plugin says something more precise.
+    pub(super) fn call<A>(&self, function: sys::Call<A>, arguments: A, operation: &'static str) -> Result<A> {
         self.call_as(function, arguments, operation, ErrorKind::Device)
     }
 
@@ -112,10 +107,10 @@ impl Plugin {
     pub(super) fn call_as<A>(
         &self,
         function: sys::Call<A>,
-        arguments: &mut A,
+        mut arguments: A,
         operation: &'static str,
         otherwise: ErrorKind,
-    ) -> Result<()> {
+    ) -> Result<A> {
         let function = function.ok_or_else(|| {
             let (message, (major, minor)) =
                 ("the PJRT plugin lacks a required function; use a newer plugin", self.version());
@@ -126,11 +121,12 @@ impl Plugin {
         // SAFETY: the function is the plugin's of this type; its arguments are filled in by this module,
         // which keeps what they point to alive for the call. The error that it answers is consumed by
         // `check`.
-        unsafe { self.api().check(function(arguments), operation, otherwise) }
+        unsafe { self.api().check(function(&mut arguments), operation, otherwise) }?;
+        Ok(arguments)
     }
 
     /// Frees what the plugin gave; where that fails there is nothing to be done about it.
-    pub(super) fn free<A>(&self, function: sys::Call<A>, arguments: &mut A, operation: &'static str) {
+    pub(super) fn free<A>(&self, function: sys::Call<A>, arguments: A, operation: &'static str) {
         if let Err(error) = self.call(function, arguments, operation) {
             tracing::warn!(%error, "the PJRT plugin failed to free an object");
         }
@@ -144,11 +140,11 @@ impl Plugin {
         if event.is_null() {
             return Ok(());
         }
-        let mut arguments = sys::EventAwait { event, ..Default::default() };
-        let waited = self.call(self.api().event_await, &mut arguments, operation);
-        let mut arguments = sys::EventDestroy { event, ..Default::default() };
-        let destroyed = self.call(self.api().event_destroy, &mut arguments, operation);
-        waited.and(destroyed)
+        let arguments = sys::EventAwait { event, ..Default::default() };
+        let waited = self.call(self.api().event_await, arguments, operation);
+        let arguments = sys::EventDestroy { event, ..Default::default() };
+        let destroyed = self.call(self.api().event_destroy, arguments, operation);
+        waited.and(destroyed.map(drop))
     }
 }
 
