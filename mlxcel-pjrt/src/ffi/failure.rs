@@ -1,26 +1,10 @@
 //! A plugin's errors, each consumed exactly once, here.
 
 use std::ffi::c_int;
-use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::{named, sys};
-
-/// A failure in the plugin's own words; the [source](std::error::Error::source) of the error that reports it.
-#[derive(Debug)]
-struct PluginFailure {
-    words: String,
-    code: c_int,
-}
-
-impl fmt::Display for PluginFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (code {})", self.words, self.code)
-    }
-}
-
-impl std::error::Error for PluginFailure {}
 
 /// The kind of error that a code is, one of Abseil's statuses, where the operation has no better idea.
 fn kind(code: c_int) -> Option<ErrorKind> {
@@ -34,7 +18,7 @@ fn kind(code: c_int) -> Option<ErrorKind> {
 
 impl sys::Api {
     /// Turns what a call answered into a result; `otherwise` is the kind of a failure whose code says nothing
-    /// more precise.
+    /// more precise. The plugin's own words are the source of the error.
     ///
     /// # Safety
     /// `error` was returned by a call of this plugin, and nothing else consumes it.
@@ -72,7 +56,7 @@ impl sys::Api {
         };
         let kind = kind(code.code).unwrap_or(otherwise);
         Err(Error::new(kind, operation, "the PJRT plugin reported a failure")
-            .with_source(PluginFailure { words, code: code.code }))
+            .with_source(format!("{words} (code {})", code.code)))
     }
 
     /// # Safety
