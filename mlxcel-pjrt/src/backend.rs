@@ -122,14 +122,9 @@ impl PjrtBackend {
         with_mesh(devices: usize) => mesh = Some(devices);
         /// Notes in `profiler` how long passes take and what they move between devices.
         with_profiler(profiler: &Profiler) => profiler = Some(profiler.clone());
-    }
-
-    /// Has the device fail as `faults` say, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_faults(mut self, faults: Faults) -> Self {
-        self.faults = Some(faults);
-        self
+        /// Has the device fail as `faults` say, for tests.
+        #[doc(hidden)]
+        with_faults(faults: Faults) => faults = Some(faults);
     }
 
     /// Where the plugin is that this would load.

@@ -27,26 +27,19 @@ impl fmt::Display for OptionValue {
     }
 }
 
-impl From<&str> for OptionValue {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+macro_rules! values_of {
+    ($($type:ty => $variant:ident,)*) => {
+        $(impl From<$type> for OptionValue {
+            fn from(value: $type) -> Self {
+                Self::$variant(value.into())
+            }
+        })*
+    };
 }
 
-impl From<i64> for OptionValue {
-    fn from(value: i64) -> Self {
-        Self::Int(value)
-    }
-}
-
-impl From<bool> for OptionValue {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
-    }
-}
-
-impl From<f32> for OptionValue {
-    fn from(value: f32) -> Self {
-        Self::Float(value)
-    }
+values_of! {
+    &str => Text,
+    i64 => Int,
+    f32 => Float,
+    bool => Bool,
 }

@@ -22,8 +22,7 @@ use serde::{Serialize, Serializer};
 use crate::collectives::{Collective, Listed};
 
 /// Collects what the models that are loaded with it do
-/// ([`PjrtBackend::with_profiler`](crate::PjrtBackend::with_profiler)); clones share what
-/// is collected.
+/// ([`PjrtBackend::with_profiler`](crate::PjrtBackend::with_profiler)); clones share what is collected.
 #[derive(Clone, Debug, Default)]
 pub struct Profiler(Arc<Mutex<BTreeMap<String, ProgramProfile>>>);
 

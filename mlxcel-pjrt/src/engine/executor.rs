@@ -155,22 +155,20 @@ impl Executor for PjrtExecutor {
         }
         let mut outputs = StepOutputs::default();
         for ((described, (ty, sharding)), shards) in signature.results.iter().zip(results).zip(by_result) {
+            let read = || mesh.read(ty, *sharding, &shards);
             match described.meaning {
                 ResultMeaning::Best => {
-                    let bytes = mesh.read(ty, *sharding, &shards)?;
-                    outputs.best = StepOutputs::decode_best(&bytemuck::pod_collect_to_vec::<u8, u32>(&bytes));
+                    let words = bytemuck::pod_collect_to_vec::<u8, u32>(&read()?);
+                    outputs.best = StepOutputs::decode_best(&words);
                 }
                 ResultMeaning::Logits | ResultMeaning::Hidden if wanted.is_empty() => {}
                 ResultMeaning::Logits | ResultMeaning::Hidden => {
-                    let bytes = mesh.read(ty, *sharding, &shards)?;
+                    let bytes = read()?;
                     let width = ty.bytes() / ty.shape.first().copied().unwrap_or_default().max(1);
                     let row = |row: &usize| bytemuck::pod_collect_to_vec(&bytes[row * width..][..width]);
                     outputs.values = wanted.iter().map(row).collect();
                 }
-                ResultMeaning::States => {
-                    let bytes = mesh.read(ty, *sharding, &shards)?;
-                    outputs.states = bytemuck::pod_collect_to_vec(&bytes);
-                }
+                ResultMeaning::States => outputs.states = bytemuck::pod_collect_to_vec(&read()?),
                 ResultMeaning::State(whose) => {
                     let state = states.get_mut(whose.row).and_then(|row| row.get_mut(whose.group));
                     state.ok_or_else(|| lost(&whose.to_string()))?.shards = shards;

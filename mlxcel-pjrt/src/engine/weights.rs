@@ -12,9 +12,9 @@ use crate::ffi::Buffer;
 pub(crate) type Weights = Vec<Vec<Buffer>>;
 
 /// Copies each weight that `programs` take to the devices, each getting its part, in the type that it is
-/// stored in, or expanded where
-/// the programs take another one. The host holds one tensor at most beside the mapped files, and that only
-/// where it is expanded or put together from several places. `stored` is the checkpoint's decoder.
+/// stored in, or expanded where the programs take another one. The host holds one tensor at most beside the
+/// mapped files, and that only where it is expanded or put together from several places. `stored` is the
+/// checkpoint's decoder.
 ///
 /// # Errors
 ///

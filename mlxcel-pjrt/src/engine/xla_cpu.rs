@@ -42,9 +42,8 @@ fn kept_apart(function: &mut Function, mut op: Op) -> Vec<Op> {
 }
 
 /// A product of one row with a bfloat16 matrix computes the row twice and keeps the first. XLA multiplies two
-/// rows and more by the matrix as
-/// it is stored; for a single row it writes all of the matrix to memory in float32, which takes 10 to 30
-/// times as long.
+/// rows and more by the matrix as it is stored; for a single row it writes all of the matrix to memory in
+/// float32, which takes 10 to 30 times as long.
 fn doubled(function: &mut Function, op: Op) -> Vec<Op> {
     let OpKind::DotGeneral { dimensions } = &op.kind else { return vec![op] };
     let [lhs, rhs, product] =
