@@ -3,7 +3,9 @@
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
 
 use crate::composites::{CACHED_ATTENTION, rows_attribute};
-use crate::layers::{AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention, rope};
+use crate::layers::{
+    AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention, refusal, rope,
+};
 
 use super::row;
 use super::slots::{self, Slots};
@@ -128,11 +130,10 @@ fn check<'f>(
     let CachedAttentionOperands { query, key, value, rotary, positions, sinks, caches } = *operands;
     let mut floats = vec![("query", query), ("key", key), ("value", value)];
     floats.extend(rotary.into_iter().flat_map(|(cos, sin)| [("cos", cos), ("sin", sin)]));
-    let error = |kind, detail: String| {
+    let error = |kind, detail: &str| {
         let named = floats.iter().copied().chain([("positions", positions)]);
         let named = named.chain(sinks.map(|sinks| ("sinks", sinks)));
-        let operands = named.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).collect();
-        Err(Error::new(kind, "cached_attention", detail).with_operands(operands))
+        Err(refusal(b, "cached_attention", named, kind, detail))
     };
     let ty = |value| b.ty(value);
     if floats.iter().any(|&(_, value)| ty(value).element != ElementType::F32)
@@ -142,31 +143,31 @@ fn check<'f>(
     {
         let detail =
             "query, key, value, cos and sin must be of f32, positions of i32, sinks and the result of floats";
-        return error(ErrorKind::Element, detail.to_owned());
+        return error(ErrorKind::Element, detail);
     }
     if what.soft_cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) || what.window == Some(0) {
-        return error(ErrorKind::Attribute, "a soft cap and a window must be positive".to_owned());
+        return error(ErrorKind::Attribute, "a soft cap and a window must be positive");
     }
     let (&[tokens, heads, width], &[_, groups, _]) = (&ty(query).shape[..], &ty(key).shape[..]) else {
-        return error(ErrorKind::Shape, "query must be [N, H, d], key and value [N, G, d]".to_owned());
+        return error(ErrorKind::Shape, "query must be [N, H, d], key and value [N, G, d]");
     };
     let same = ty(key).shape == [tokens, groups, width] && ty(value).shape == ty(key).shape;
     if !same || groups == 0 || heads % groups != 0 {
         let detail = "query must be [N, H, d], key and value [N, G, d], H a multiple of G";
-        return error(ErrorKind::Shape, detail.to_owned());
+        return error(ErrorKind::Shape, detail);
     }
     if sinks.is_some_and(|sinks| ty(sinks).shape != [heads]) {
-        return error(ErrorKind::Shape, "sinks must be [H]".to_owned());
+        return error(ErrorKind::Shape, "sinks must be [H]");
     }
     let rows = what.rows;
     if let Some(detail) = slots::row_defect(rows, tokens, ty(positions), caches.len()) {
-        return error(ErrorKind::Shape, detail);
+        return error(ErrorKind::Shape, &detail);
     }
     for (&cache, &row) in caches.iter().zip(rows) {
         let cache = ty(cache);
         let element = cache.element;
         let Some(row_width) = row::width(element, width) else {
-            return error(ErrorKind::Element, format!("a cache must be of floats or i8, not {element}"));
+            return error(ErrorKind::Element, &format!("a cache must be of floats or i8, not {element}"));
         };
         let fits = matches!(cache.shape[..], [layers, 2, g, length, w]
             if layers > what.layer && g == groups && length >= row && w == row_width);
@@ -175,7 +176,7 @@ fn check<'f>(
                 "a cache of {cache} is not [layers, 2, {groups}, length, {row_width}] with layer {} and room for {row}",
                 what.layer
             );
-            return error(ErrorKind::Shape, detail);
+            return error(ErrorKind::Shape, &detail);
         }
     }
     Ok(())

@@ -3,7 +3,9 @@
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::composites::{LATENT_ATTENTION, rows_attribute};
-use crate::layers::{AttentionScores, MaskedOperands, join_rows, masked_attention, rope};
+use crate::layers::{
+    AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention, refusal, rope,
+};
 
 use super::row;
 use super::slots::{self, Slots};
@@ -90,35 +92,32 @@ fn check<'f>(
 ) -> Result<()> {
     let LatentAttentionOperands { query, entry, cos, sin, positions, caches, selected } = *operands;
     let named = [("query", query), ("entry", entry), ("cos", cos), ("sin", sin), ("positions", positions)];
-    let error = |kind, detail: String| {
-        let operands = named.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).to_vec();
-        Err(Error::new(kind, "latent_attention", detail).with_operands(operands))
-    };
+    let error = |kind, detail: &str| Err(refusal(b, "latent_attention", named, kind, detail));
     let ty = |value| b.ty(value);
     if [query, entry, cos, sin].iter().any(|&value| ty(value).element != ElementType::F32)
         || ty(positions).element != ElementType::I32
         || !what.out.is_float()
     {
         let detail = "query, entry, cos and sin must be of f32, positions of i32, the result of floats";
-        return error(ErrorKind::Element, detail.to_owned());
+        return error(ErrorKind::Element, detail);
     }
     let (&[tokens, heads, width], &[_, half]) = (&ty(query).shape[..], &ty(cos).shape[..]) else {
-        return error(ErrorKind::Shape, "query must be [N, H, r + p], cos and sin [N, p/2]".to_owned());
+        return error(ErrorKind::Shape, "query must be [N, H, r + p], cos and sin [N, p/2]");
     };
     let tables = ty(cos).shape == [tokens, half] && ty(sin).shape == ty(cos).shape;
     if !tables || ty(entry).shape != [tokens, width] || heads == 0 || 2 * half >= width {
         let detail =
             "query must be [N, H, r + p], entry [N, r + p], cos and sin [N, p/2], with r of at least 1";
-        return error(ErrorKind::Shape, detail.to_owned());
+        return error(ErrorKind::Shape, detail);
     }
     let rows = what.rows;
     if let Some(detail) = slots::row_defect(rows, tokens, ty(positions), caches.len()) {
-        return error(ErrorKind::Shape, detail);
+        return error(ErrorKind::Shape, &detail);
     }
     for (&cache, &row) in caches.iter().zip(rows) {
         let cache = ty(cache);
         if !cache.element.is_float() {
-            return error(ErrorKind::Element, format!("a cache must be of floats, not {}", cache.element));
+            return error(ErrorKind::Element, &format!("a cache must be of floats, not {}", cache.element));
         }
         let fits = matches!(cache.shape[..], [layers, length, w]
             if layers > what.layer && length >= row && w == width);
@@ -127,14 +126,14 @@ fn check<'f>(
                 "a cache of {cache} is not [layers, length, {width}] with layer {} and room for {row}",
                 what.layer
             );
-            return error(ErrorKind::Shape, detail);
+            return error(ErrorKind::Shape, &detail);
         }
     }
     let masks = caches.iter().zip(rows).map(|(&cache, &row)| [row, ty(cache).shape[1]]);
     let masks = masks.map(|shape| TensorType::new(ElementType::I1, shape));
     if !selected.is_empty() && !masks.eq(selected.iter().map(|&mask| ty(mask).clone())) {
         let detail = "selected must be a mask [tokens, length] of truth values (i1) for each row";
-        return error(ErrorKind::Shape, detail.to_owned());
+        return error(ErrorKind::Shape, detail);
     }
     Ok(())
 }
@@ -158,9 +157,7 @@ fn decompose<'d>(
     let mut start = 0;
     for (index, (&cache, &tokens)) in caches.iter().zip(what.rows).enumerate() {
         let end = start + tokens;
-        let heads = b.shape(query)[1];
-        let q = b.slice(query, &[start, 0, 0], &[end, heads, width])?;
-        let q = b.transpose(q, &[1, 0, 2])?;
+        let q = heads_first(b, query, start, end)?;
         let own = b.slice(entry, &[start, 0, 0], &[end, 1, width])?;
         let element = b.ty(cache).element;
         let own = row::saturated(b, own, element)?;

@@ -5,7 +5,7 @@ use mlxcel_stablehlo::{
 };
 
 use crate::composites::{SELECT_POSITIONS, rows_attribute};
-use crate::layers::count_true;
+use crate::layers::{by_group, count_true, refusal};
 
 use super::slots::{self, Slots};
 
@@ -94,29 +94,26 @@ fn check<'f>(
 ) -> Result<()> {
     let PositionSelectionOperands { query, key, weights, positions, caches } = *operands;
     let named = [("query", query), ("key", key), ("weights", weights), ("positions", positions)];
-    let error = |kind, detail: String| {
-        let operands = named.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).to_vec();
-        Err(Error::new(kind, "select_positions", detail).with_operands(operands))
-    };
+    let error = |kind, detail: &str| Err(refusal(b, "select_positions", named, kind, detail));
     let ty = |value| b.ty(value);
     if [query, key, weights].iter().any(|&value| ty(value).element != ElementType::F32)
         || ty(positions).element != ElementType::I32
     {
         let detail = "query, key and weights must be of f32, positions of i32";
-        return error(ErrorKind::Element, detail.to_owned());
+        return error(ErrorKind::Element, detail);
     }
     let &[tokens, heads, width] = &ty(query).shape[..] else {
-        return error(ErrorKind::Shape, "query must be [N, H, d]".to_owned());
+        return error(ErrorKind::Shape, "query must be [N, H, d]");
     };
     if ty(key).shape != [tokens, width] || ty(weights).shape != [tokens, heads] || heads * width == 0 {
-        return error(ErrorKind::Shape, "query must be [N, H, d], key [N, d] and weights [N, H]".to_owned());
+        return error(ErrorKind::Shape, "query must be [N, H, d], key [N, d] and weights [N, H]");
     }
     let rows = what.rows;
     if let Some(detail) = slots::row_defect(rows, tokens, ty(positions), caches.len()) {
-        return error(ErrorKind::Shape, detail);
+        return error(ErrorKind::Shape, &detail);
     }
     if what.count == 0 || what.rate == 0 {
-        return error(ErrorKind::Attribute, "at least one position is selected, of at least one".to_owned());
+        return error(ErrorKind::Attribute, "at least one position is selected, of at least one");
     }
     for (&cache, &row) in caches.iter().zip(rows) {
         let cache = ty(cache);
@@ -127,7 +124,7 @@ fn check<'f>(
                 "a cache of {cache} is not [layers, length, {width}] of floats with layer {} and room for {row}",
                 what.layer
             );
-            return error(ErrorKind::Shape, detail);
+            return error(ErrorKind::Shape, &detail);
         }
     }
     Ok(())
@@ -184,22 +181,12 @@ fn scores<'d>(
     weights: Value<'d>,
 ) -> Result<Value<'d>> {
     let keys = b.convert(keys, ElementType::F32)?;
-    let by_key = DotDimensions {
-        lhs_batch: Vec::new(),
-        rhs_batch: Vec::new(),
-        lhs_contracting: vec![2],
-        rhs_contracting: vec![1],
-    };
+    let by_key =
+        DotDimensions { lhs_contracting: vec![2], rhs_contracting: vec![1], ..DotDimensions::default() };
     let products = b.dot_general(query, keys, by_key, ElementType::F32)?;
     let zero = b.splat(ElementType::F32, 0.0, &b.shape(products))?;
     let products = b.maximum(products, zero)?;
-    let by_head = DotDimensions {
-        lhs_batch: vec![0],
-        rhs_batch: vec![0],
-        lhs_contracting: vec![1],
-        rhs_contracting: vec![1],
-    };
-    b.dot_general(weights, products, by_head, ElementType::F32)
+    b.dot_general(weights, products, by_group(1, 1), ElementType::F32)
 }
 
 /// `[tokens, length]` i1: of the `visible` positions those with the `count` highest scores; fewer than

@@ -5,6 +5,7 @@ use mlxcel_stablehlo::{
     Attribute, Builder, DotDimensions, ElementType, Error, ErrorKind, Literal, Result, TensorType, Value,
 };
 
+use super::refusal;
 use crate::composites;
 
 /// The operands of [`masked_attention`].
@@ -125,28 +126,28 @@ pub(super) fn split_optional<'f>(
 }
 
 fn attention_sizes<'f>(b: &Builder<'f>, operands: [Value<'f>; 4], out: ElementType) -> Result<Sizes> {
-    let types = operands.map(|operand| b.ty(operand).clone());
-    let error = |kind, detail: String| {
-        let operands = ["q", "k", "v", "mask"].into_iter().map(str::to_owned).zip(types.clone()).collect();
-        Err(Error::new(kind, "attention", detail).with_operands(operands))
-    };
-    let [q, k, v, mask] = &types;
+    let named = ["q", "k", "v", "mask"].into_iter().zip(operands);
+    let error = |kind, detail: &str| Err(refusal(b, "attention", named.clone(), kind, detail));
+    let [q, k, v, mask] = operands.map(|operand| b.ty(operand));
     if [q, k, v].iter().any(|ty| !ty.element.is_float()) || mask.element != ElementType::I1 || !out.is_float()
     {
         let detail = format!("q, k, v and the result ({out}) must be of floats, mask of truth values (i1)");
-        return error(ErrorKind::Element, detail);
+        return error(ErrorKind::Element, &detail);
     }
     let (&[heads, queries, width], &[groups, keys, k_width], &[v_groups, v_keys, v_width]) =
         (&q.shape[..], &k.shape[..], &v.shape[..])
     else {
-        return error(ErrorKind::Shape, "q must be [H, T, d], k [G, S, d] and v [G, S, e]".to_owned());
+        return error(ErrorKind::Shape, "q must be [H, T, d], k [G, S, d] and v [G, S, e]");
     };
     if k_width != width || v_groups != groups || v_keys != keys || mask.shape != [queries, keys] {
         let detail = "the sizes of q: [H, T, d], k: [G, S, d], v: [G, S, e] and mask: [T, S] must agree";
-        return error(ErrorKind::Shape, detail.to_owned());
+        return error(ErrorKind::Shape, detail);
     }
     if groups == 0 || heads % groups != 0 {
-        return error(ErrorKind::Shape, format!("{heads} query heads cannot share {groups} key-value heads"));
+        return error(
+            ErrorKind::Shape,
+            &format!("{heads} query heads cannot share {groups} key-value heads"),
+        );
     }
     Ok(Sizes { heads, queries, width, groups, keys, v_width })
 }
@@ -275,7 +276,7 @@ pub(crate) fn heads_first<'f>(
 }
 
 /// Pairs dimension 0 of both operands as the batch, and contracts the given ones.
-fn by_group(lhs: usize, rhs: usize) -> DotDimensions {
+pub(crate) fn by_group(lhs: usize, rhs: usize) -> DotDimensions {
     DotDimensions {
         lhs_batch: vec![0],
         rhs_batch: vec![0],

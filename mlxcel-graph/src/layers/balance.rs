@@ -1,6 +1,8 @@
 //! Matrices whose columns and rows add up to one.
 
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, ErrorKind, Result, Value};
+
+use super::refusal;
 
 /// The matrices `x: [N, n, n]` (f32) with columns divided by their sums plus `epsilon`, `iterations` times,
 /// and rows between (Sinkhorn and Knopp, 1967).
@@ -8,10 +10,9 @@ use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Resul
 /// # Errors
 /// An operand of another rank or element type.
 pub fn balance<'f>(b: &mut Builder<'f>, x: Value<'f>, epsilon: f32, iterations: usize) -> Result<Value<'f>> {
-    let ty = b.ty(x).clone();
+    let ty = b.ty(x);
     if ty.shape.len() != 3 || ty.element != ElementType::F32 {
-        let error = Error::new(ErrorKind::Shape, "balance", "x must be [N, n, n] of f32");
-        return Err(error.with_operands(vec![("x".to_owned(), ty)]));
+        return Err(refusal(b, "balance", [("x", x)], ErrorKind::Shape, "x must be [N, n, n] of f32"));
     }
     let x = divided(b, x, 1, epsilon)?;
     if iterations <= 1 {

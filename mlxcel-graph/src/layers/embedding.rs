@@ -1,7 +1,8 @@
 //! Token embedding.
 
-use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, Result, Value};
 
+use super::refusal;
 use crate::composites;
 
 /// Rows of `table: [V, H]` at integer `ids` of any shape, in f32: `[..ids, H]`. Ids are clamped to the table.
@@ -13,12 +14,9 @@ use crate::composites;
 /// # Errors
 /// A table that is not floating-point, not two-dimensional or has no rows; ids that are not integers.
 pub fn embedding<'f>(b: &mut Builder<'f>, table: Value<'f>, ids: Value<'f>) -> Result<Value<'f>> {
-    const OP: &str = "embedding";
     let (table_type, ids_type) = (b.ty(table), b.ty(ids));
-    let error = |kind, detail: &str| {
-        let operands = vec![("table".to_owned(), table_type.clone()), ("ids".to_owned(), ids_type.clone())];
-        Err(Error::new(kind, OP, detail).with_operands(operands))
-    };
+    let named = [("table", table), ("ids", ids)];
+    let error = |kind, detail| Err(refusal(b, "embedding", named, kind, detail));
     if !table_type.element.is_float() || !ids_type.element.is_integer() {
         return error(ErrorKind::Element, "table must be of floats, ids of integers");
     }

@@ -1,7 +1,8 @@
 //! Linear layers of experts.
 
-use mlxcel_stablehlo::{Builder, Comparison, DotDimensions, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, Value};
 
+use super::{by_group, refusal};
 use crate::composites;
 
 /// A linear layer with one expert per block of rows: block `r` of `x: [R, B, K]` times the transpose of
@@ -75,13 +76,7 @@ pub fn block_linear<'f>(
         }
         _ => x,
     };
-    let dimensions = DotDimensions {
-        lhs_batch: vec![0],
-        rhs_batch: vec![0],
-        lhs_contracting: vec![2],
-        rhs_contracting: vec![2],
-    };
-    let mut sum = b.dot_general(x, weight, dimensions, ElementType::F32)?;
+    let mut sum = b.dot_general(x, weight, by_group(2, 2), ElementType::F32)?;
     let shape = b.shape(sum);
     if let Some(bias) = bias {
         let bias = b.convert(bias, ElementType::F32)?;
@@ -152,9 +147,7 @@ impl<'f> ExpertOperands<'f> {
         detail: &str,
     ) -> Error {
         let named = self.named().map(|(name, value)| (name.to_owned(), value));
-        let shown = weight.iter().cloned().chain(named);
-        let shown = shown.map(|(name, value)| (name, b.ty(value).clone())).collect();
-        Error::new(kind, op, detail).with_operands(shown)
+        refusal(b, op, weight.iter().cloned().chain(named), kind, detail)
     }
 }
 

@@ -18,11 +18,11 @@ mod rope;
 mod routing;
 mod text_attention;
 
-use mlxcel_stablehlo::{Builder, Result, Value};
+use mlxcel_stablehlo::{Builder, Error, ErrorKind, Result, Value};
 
 pub use activation::activate;
-pub(crate) use attention::heads_first;
 pub use attention::{AttentionScores, MaskedOperands, attention, masked_attention};
+pub(crate) use attention::{by_group, heads_first};
 pub use balance::balance;
 pub use compression::{Compression, compress};
 pub use embedding::embedding;
@@ -38,6 +38,18 @@ pub use rope::{deinterleave, interleave, rope};
 pub(crate) use routing::count_true;
 pub use routing::{ExpertGroups, expert_block, group_by_expert, top_k};
 pub use text_attention::{TextAttentionOperands, TextRanges, text_attention};
+
+/// An error of the operation `op` with the names and types of its operands.
+pub(crate) fn refusal<'f, N: Into<String>>(
+    b: &Builder<'f>,
+    op: &str,
+    named: impl IntoIterator<Item = (N, Value<'f>)>,
+    kind: ErrorKind,
+    detail: &str,
+) -> Error {
+    let operands = named.into_iter().map(|(name, value)| (name.into(), b.ty(value).clone()));
+    Error::new(kind, op, detail).with_operands(operands.collect())
+}
 
 /// The results of rows one behind the other along their first dimension; that of a single row as it is.
 pub(crate) fn join_rows<'f>(b: &mut Builder<'f>, rows: &[Value<'f>]) -> Result<Value<'f>> {

@@ -1,7 +1,8 @@
 //! Normalization.
 
-use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, Value};
+use mlxcel_stablehlo::{Attribute, Builder, ElementType, ErrorKind, Result, Value};
 
+use super::refusal;
 use crate::composites;
 
 /// RMS norm of `x: [.., H]` over its last dimension, times `weight: [H]`, in the type of `x` (Zhang and
@@ -16,23 +17,20 @@ use crate::composites;
 /// Operands that are not floating-point; a weight that does not match the last dimension of `x`; an `eps`
 /// that is negative or NaN.
 pub fn rms_norm<'f>(b: &mut Builder<'f>, x: Value<'f>, weight: Value<'f>, eps: f32) -> Result<Value<'f>> {
-    const OP: &str = "rms_norm";
-    let (x_type, weight_type) = (b.ty(x).clone(), b.ty(weight).clone());
-    let error = |kind, detail: String| {
-        let operands = vec![("x".to_owned(), x_type.clone()), ("weight".to_owned(), weight_type.clone())];
-        Err(Error::new(kind, OP, detail).with_operands(operands))
-    };
+    let (x_type, weight_type) = (b.ty(x), b.ty(weight));
+    let named = [("x", x), ("weight", weight)];
+    let error = |kind, detail: &str| Err(refusal(b, "rms_norm", named, kind, detail));
     if !x_type.element.is_float() || !weight_type.element.is_float() {
-        return error(ErrorKind::Element, "x and weight must be of floats".to_owned());
+        return error(ErrorKind::Element, "x and weight must be of floats");
     }
     let Some(&width) = x_type.shape.last() else {
-        return error(ErrorKind::Shape, "x must have a dimension to normalise over".to_owned());
+        return error(ErrorKind::Shape, "x must have a dimension to normalise over");
     };
     if weight_type.shape != [width] {
-        return error(ErrorKind::Shape, "weight must have the last dimension of x".to_owned());
+        return error(ErrorKind::Shape, "weight must have the last dimension of x");
     }
     if eps.is_nan() || eps < 0.0 {
-        return error(ErrorKind::Attribute, format!("eps is {eps}"));
+        return error(ErrorKind::Attribute, &format!("eps is {eps}"));
     }
     let attributes = [("eps".to_owned(), Attribute::Float(eps))];
     let results = b.composite(composites::RMS_NORM, &[x, weight], &attributes, |b, args| {

@@ -1,6 +1,8 @@
 //! Rotary position embedding.
 
-use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, Result, TensorType, Value};
+
+use super::refusal;
 
 /// Rotates the heads of `x: [N, heads, d]` by position (Su et al. 2021), with the cosines and sines of each
 /// row's angles, `cos` and `sin: [N, r/2]` in f32.
@@ -14,10 +16,8 @@ use mlxcel_stablehlo::{Builder, ElementType, Error, ErrorKind, Result, TensorTyp
 /// head has.
 pub fn rope<'f>(b: &mut Builder<'f>, x: Value<'f>, cos: Value<'f>, sin: Value<'f>) -> Result<Value<'f>> {
     let types = [b.ty(x).clone(), b.ty(cos).clone(), b.ty(sin).clone()];
-    let error = |kind, detail| {
-        let operands = ["x", "cos", "sin"].into_iter().map(str::to_owned).zip(types.clone()).collect();
-        Err(Error::new(kind, "rope", detail).with_operands(operands))
-    };
+    let named = [("x", x), ("cos", cos), ("sin", sin)];
+    let error = |kind, detail| Err(refusal(b, "rope", named, kind, detail));
     if !types[0].element.is_float() || types[1].element != ElementType::F32 {
         return error(ErrorKind::Element, "x must be of floats, cos and sin of f32");
     }
@@ -25,10 +25,8 @@ pub fn rope<'f>(b: &mut Builder<'f>, x: Value<'f>, cos: Value<'f>, sin: Value<'f
         return error(ErrorKind::Shape, "x must be [N, heads, d] and cos [N, r/2]");
     };
     if types[1] != types[2] || angles != rows || half > width / 2 {
-        return error(
-            ErrorKind::Shape,
-            "cos and sin must both be [N, r/2] with r no larger than d of x: [N, heads, d]",
-        );
+        let detail = "cos and sin must both be [N, r/2] with r no larger than d of x: [N, heads, d]";
+        return error(ErrorKind::Shape, detail);
     }
     if half == 0 {
         return Ok(x);
@@ -60,12 +58,8 @@ pub fn rope<'f>(b: &mut Builder<'f>, x: Value<'f>, cos: Value<'f>, sin: Value<'f
 /// # Errors
 /// An operand that is not three-dimensional; a `rotary_dim` that is odd or larger than `d`.
 pub fn deinterleave<'f>(b: &mut Builder<'f>, x: Value<'f>, rotary_dim: usize) -> Result<Value<'f>> {
-    let ty = b.ty(x).clone();
-    let error = |kind, detail: &str| {
-        let operands = vec![("x".to_owned(), ty.clone())];
-        Err(Error::new(kind, "deinterleave", detail).with_operands(operands))
-    };
-    let &[rows, heads, width] = &ty.shape[..] else {
+    let error = |kind, detail| Err(refusal(b, "deinterleave", [("x", x)], kind, detail));
+    let &[rows, heads, width] = &b.ty(x).shape[..] else {
         return error(ErrorKind::Shape, "x must be [N, heads, d]");
     };
     if rotary_dim > width || !rotary_dim.is_multiple_of(2) {
@@ -89,16 +83,16 @@ pub fn deinterleave<'f>(b: &mut Builder<'f>, x: Value<'f>, rotary_dim: usize) ->
 /// # Errors
 /// An operand that is not three-dimensional; a `d` that is odd.
 pub fn interleave<'f>(b: &mut Builder<'f>, x: Value<'f>) -> Result<Value<'f>> {
-    let ty = b.ty(x).clone();
-    match ty.shape[..] {
+    let shape = b.shape(x);
+    match shape[..] {
         [rows, heads, width] if width.is_multiple_of(2) => {
             let halves = b.reshape(x, &[rows, heads, 2, width / 2])?;
             let pairs = b.transpose(halves, &[0, 1, 3, 2])?;
-            b.reshape(pairs, &ty.shape)
+            b.reshape(pairs, &shape)
         }
         _ => {
-            let error = Error::new(ErrorKind::Shape, "interleave", "x must be [N, heads, d] with an even d");
-            Err(error.with_operands(vec![("x".to_owned(), ty)]))
+            let detail = "x must be [N, heads, d] with an even d";
+            Err(refusal(b, "interleave", [("x", x)], ErrorKind::Shape, detail))
         }
     }
 }

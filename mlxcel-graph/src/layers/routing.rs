@@ -1,10 +1,11 @@
 //! Expert routing.
 
 use mlxcel_stablehlo::{
-    Attribute, BinaryOp, Builder, Comparison, ElementType, Error, ErrorKind, GatherDimensions, Result,
+    Attribute, BinaryOp, Builder, Comparison, ElementType, ErrorKind, GatherDimensions, Result,
     ScatterDimensions, ScatterUpdate, TensorType, Value,
 };
 
+use super::refusal;
 use crate::composites;
 
 /// Token-expert pairs grouped into blocks with one expert each, made by [`group_by_expert`].
@@ -51,11 +52,8 @@ fn most_blocks(pairs: usize, experts: usize, block: usize) -> usize {
 /// # Errors
 /// An `x` that is not floating-point or not two-dimensional; a `k` larger than its second dimension.
 pub fn top_k<'f>(b: &mut Builder<'f>, x: Value<'f>, k: usize) -> Result<(Value<'f>, Value<'f>)> {
-    const OP: &str = "top_k";
-    let ty = b.ty(x).clone();
-    let refuse = |kind, detail: &str| {
-        Err(Error::new(kind, OP, detail).with_operands(vec![("x".to_owned(), ty.clone())]))
-    };
+    let ty = b.ty(x);
+    let refuse = |kind, detail: &str| Err(refusal(b, "top_k", [("x", x)], kind, detail));
     if !ty.element.is_float() {
         return refuse(ErrorKind::Element, "x must be of floats");
     }
@@ -112,10 +110,8 @@ pub fn group_by_expert<'f>(
     experts: usize,
     block: usize,
 ) -> Result<ExpertGroups<'f>> {
-    const OP: &str = "group_by_expert";
-    let ty = b.ty(ids).clone();
-    let refuse =
-        |kind, detail| Err(Error::new(kind, OP, detail).with_operands(vec![("ids".to_owned(), ty.clone())]));
+    let ty = b.ty(ids);
+    let refuse = |kind, detail| Err(refusal(b, "group_by_expert", [("ids", ids)], kind, detail));
     let [tokens, choices] = ty.shape[..] else {
         return refuse(ErrorKind::Shape, "ids must be [T, k]");
     };

@@ -11,7 +11,7 @@ use mlxcel_models::{Packing, Part};
 use mlxcel_stablehlo::{Attribute, Builder, ElementType, Error, ErrorKind, Result, TensorType, Value};
 
 use crate::composites::{PACKED_EMBEDDING, PACKED_EXPERT_LINEAR, PACKED_LINEAR};
-use crate::layers::{ExpertOperands, block_linear, chosen};
+use crate::layers::{self, ExpertOperands, block_linear, chosen};
 
 const ATTRIBUTE: &str = "packing";
 
@@ -210,8 +210,7 @@ impl<'f> PackedWeight<'f> {
     }
 
     fn refusal(&self, b: &Builder<'f>, op: &'static str, detail: &str) -> Error {
-        let shown = self.named().map(|(name, part)| (name, b.ty(part).clone())).collect();
-        Error::new(ErrorKind::Shape, op, detail).with_operands(shown)
+        layers::refusal(b, op, self.named(), ErrorKind::Shape, detail)
     }
 }
 

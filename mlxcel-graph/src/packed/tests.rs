@@ -2,24 +2,21 @@
 
 use mlxcel_models::packing::Packing;
 use mlxcel_models::{ElementType as Stored, Part};
-use mlxcel_stablehlo::{Builder, ElementType, ModuleBuilder, OpKind, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, Module, ModuleBuilder, OpKind, Result, TensorType, Value};
 
 use super::*;
 
 #[test]
 fn composite_attributes_describe_the_packing() {
     let packing = Packing { ordered: true, ..Packing::NVFP4 };
-    let mut module = ModuleBuilder::new("packed");
-    module
-        .function("main", |b| {
-            let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
-            let codes = b.argument("codes", TensorType::new(ElementType::U32, [3, 8]))?;
-            let scales = b.argument("scales", TensorType::new(ElementType::U8, [3, 4]))?;
-            let weight = PackedWeight { packing, parts: vec![codes, scales] };
-            Ok(vec![packed_linear(b, x, &weight, None, ElementType::BF16)?])
-        })
-        .unwrap();
-    let module = module.finish();
+    let module = Module::of_function("packed", "main", |b| {
+        let x = b.argument("x", TensorType::new(ElementType::F32, [1, 64]))?;
+        let codes = b.argument("codes", TensorType::new(ElementType::U32, [3, 8]))?;
+        let scales = b.argument("scales", TensorType::new(ElementType::U8, [3, 4]))?;
+        let weight = PackedWeight { packing, parts: vec![codes, scales] };
+        Ok(vec![packed_linear(b, x, &weight, None, ElementType::BF16)?])
+    })
+    .unwrap();
     let main = module.function("main").unwrap();
     let OpKind::Composite { name, attributes, .. } = &main.body.ops[0].kind else { panic!("{module}") };
     assert_eq!((&**name, packing_of(attributes)), (PACKED_LINEAR, Some(Packing::NVFP4)));
