@@ -48,19 +48,18 @@ pub fn causal_convolution<'f>(
         let tokens = b.shape(x)[0];
         let before = b.transpose(state, &[1, 0])?;
         let window = b.concatenate(&[before, x], 0)?;
-        let mut sum: Option<Value<'f>> = None;
-        for tap in 0..taps {
+        let product = |b: &mut Builder<'f>, tap: usize| {
             let input = b.slice(window, &[tap, 0], &[tap + tokens, channels])?;
             let factor = b.slice(weight, &[0, tap], &[channels, tap + 1])?;
             let factor = b.reshape(factor, &[channels])?;
             let factor = b.broadcast_in_dim(factor, &[tokens, channels], &[1])?;
-            let part = b.multiply(input, factor)?;
-            sum = Some(match sum {
-                Some(sum) => b.add(sum, part)?,
-                None => part,
-            });
+            b.multiply(input, factor)
+        };
+        let mut y = product(b, 0)?;
+        for tap in 1..taps {
+            let part = product(b, tap)?;
+            y = b.add(y, part)?;
         }
-        let mut y = sum.unwrap_or(x);
         if let Some(bias) = bias {
             let bias = b.broadcast_in_dim(bias, &[tokens, channels], &[1])?;
             y = b.add(y, bias)?;

@@ -265,24 +265,4 @@ impl<'f> GraphOps<'_, '_, 'f> {
             None => Ok(y),
         }
     }
-
-    pub(super) fn previous_tokens(&mut self, x: Value<'f>, slot: StateSlot) -> Result<Value<'f>> {
-        self.recur(slot, |b, rows| layers::previous_tokens(b, x, rows))
-    }
-
-    pub(super) fn gated_delta_rule(
-        &mut self,
-        operands: [Value<'f>; 5],
-        slot: StateSlot,
-    ) -> Result<Value<'f>> {
-        self.recur(slot, |b, rows| layers::gated_delta_rule(b, operands, rows))
-    }
-
-    pub(super) fn selective_state_space(
-        &mut self,
-        operands: [Value<'f>; 5],
-        slot: StateSlot,
-    ) -> Result<Value<'f>> {
-        self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
-    }
 }

@@ -80,11 +80,8 @@ impl<'f> GraphOps<'_, '_, 'f> {
     fn rotary(&self, rope: &Rope) -> Result<(Value<'f>, Value<'f>)> {
         let found = self.pass.rotary.iter().find(|(known, _)| *known == rope);
         found.map(|(_, table)| *table).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Name,
-                "rope",
-                "the layer uses a rotary embedding that the decoder does not list",
-            )
+            let detail = "the layer uses a rotary embedding that the decoder does not list";
+            Error::new(ErrorKind::Name, "rope", detail)
         })
     }
 }
@@ -201,22 +198,19 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn soft_cap(&mut self, x: &Value<'f>, cap: f32) -> Result<Value<'f>> {
-        let shape = self.b.shape(*x);
-        let cap = self.b.splat(ElementType::F32, f64::from(cap), &shape)?;
+        let cap = self.b.splat(ElementType::F32, f64::from(cap), &self.b.shape(*x))?;
         let part = self.b.divide(*x, cap)?;
         let bent = self.b.tanh(part)?;
         self.b.multiply(bent, cap)
     }
 
     fn scale(&mut self, x: &Value<'f>, factor: f32) -> Result<Value<'f>> {
-        let shape = self.b.shape(*x);
-        let factor = self.b.splat(ElementType::F32, f64::from(factor), &shape)?;
+        let factor = self.b.splat(ElementType::F32, f64::from(factor), &self.b.shape(*x))?;
         self.b.multiply(*x, factor)
     }
 
     fn offset(&mut self, x: &Value<'f>, summand: f32) -> Result<Value<'f>> {
-        let shape = self.b.shape(*x);
-        let summand = self.b.splat(ElementType::F32, f64::from(summand), &shape)?;
+        let summand = self.b.splat(ElementType::F32, f64::from(summand), &self.b.shape(*x))?;
         self.b.add(*x, summand)
     }
 
@@ -411,7 +405,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn previous(&mut self, x: &Value<'f>, slot: StateSlot) -> Result<Value<'f>> {
-        self.previous_tokens(*x, slot)
+        self.recur(slot, |b, rows| layers::previous_tokens(b, *x, rows))
     }
 
     fn delta_rule(
@@ -423,7 +417,8 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         beta: &Value<'f>,
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        self.gated_delta_rule([*query, *key, *value, *decay, *beta], slot)
+        let operands = [*query, *key, *value, *decay, *beta];
+        self.recur(slot, |b, rows| layers::gated_delta_rule(b, operands, rows))
     }
 
     fn generalized_delta_rule(
@@ -445,7 +440,8 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
         output: &Value<'f>,
         slot: StateSlot,
     ) -> Result<Value<'f>> {
-        self.selective_state_space([*x, *dt, *rate, *input, *output], slot)
+        let operands = [*x, *dt, *rate, *input, *output];
+        self.recur(slot, |b, rows| layers::selective_state_space(b, operands, rows))
     }
 
     fn keep_groups(&mut self, scores: &Value<'f>, groups: usize, kept: usize) -> Result<Value<'f>> {
@@ -461,8 +457,7 @@ impl<'f> Ops for GraphOps<'_, '_, 'f> {
     }
 
     fn at_most(&mut self, indices: &Value<'f>, most: usize) -> Result<Value<'f>> {
-        let shape = self.b.shape(*indices);
-        let most = self.b.splat(ElementType::I32, most as f64, &shape)?;
+        let most = self.b.splat(ElementType::I32, most as f64, &self.b.shape(*indices))?;
         self.b.minimum(*indices, most)
     }
 
