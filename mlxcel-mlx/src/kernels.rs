@@ -10,10 +10,11 @@
 //! to the order of summation, which depends on the number of rows and the SIMD width, but not on the number
 //! of threads.
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, Result};
 
 use crate::array::{Array, Mode, Packed};
-use crate::ffi::kernels as sys;
+use crate::ffi::sys::Tensor;
+use crate::ffi::{PackedTensor, kernels as sys};
 
 /// The kernels, with a number of threads and an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +52,8 @@ impl Kernels {
 
     /// [`linear`](Self::linear) with a packed weight in affine quantization; see [`takes`](Self::takes).
     pub(crate) fn packed_linear(&self, x: &Array, weight: &Packed, bias: Option<&Array>) -> Result<Array> {
-        let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
-        let answer = sys::kernel_affine_linear(x.tensor(), &tensors, bias.map(Array::tensor), &self.0);
+        let (x, parts) = (weight.by_column(x)?, affine(weight)?);
+        let answer = sys::kernel_affine_linear(x.tensor(), parts, bias.map(Array::tensor), &self.0);
         Array::made(answer, PACKED)
     }
 
@@ -66,8 +67,8 @@ impl Kernels {
 
     /// [`expert_linear`](Self::expert_linear) with packed matrices, if [`takes`](Self::takes) supports them.
     pub(crate) fn packed_expert_linear(&self, x: &Array, experts: &Array, weight: &Packed) -> Result<Array> {
-        let (x, tensors) = (weight.by_column(x)?, affine(weight)?);
-        let answer = sys::kernel_affine_expert_linear(x.tensor(), experts.tensor(), &tensors, &self.0);
+        let (x, parts) = (weight.by_column(x)?, affine(weight)?);
+        let answer = sys::kernel_affine_expert_linear(x.tensor(), experts.tensor(), parts, &self.0);
         Array::made(answer, PACKED)
     }
 
@@ -120,24 +121,14 @@ impl Kernels {
 
 const PACKED: &str = "packed linear";
 
-/// The parts of a weight in affine quantization.
-fn affine(weight: &Packed) -> Result<sys::AffineTensor<'_>> {
-    let biases = weight.biases.as_ref().filter(|_| weight.mode == Mode::Affine);
-    let Some(biases) = biases else {
-        return Err(Error::unsupported(PACKED, "only affine quantization is computed here")
-            .with_context("mode", weight.mode.name()));
-    };
-    let small = |number: usize| {
-        i32::try_from(number).map_err(|_| Error::new(ErrorKind::Internal, PACKED, "no such packing"))
-    };
-    Ok(sys::AffineTensor {
-        words: weight.words.tensor(),
-        scales: weight.scales.tensor(),
-        biases: biases.tensor(),
-        group_size: small(weight.group_size)?,
-        bits: small(weight.bits)?,
-    })
+/// The parts of a weight in affine quantization, and its biases.
+fn affine(weight: &Packed) -> Result<(PackedTensor<'_>, &Tensor)> {
+    match &weight.biases {
+        Some(biases) if Kernels::takes(weight) => Ok((weight.tensors()?, biases.tensor())),
+        _ => Err(Error::unsupported(PACKED, "only affine quantization is computed here")
+            .with_context("mode", weight.mode.name())),
+    }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

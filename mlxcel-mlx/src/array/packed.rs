@@ -40,6 +40,12 @@ impl Packed {
         Ok(Self { words, scales, biases: parts.next(), order: None, group_size, bits, mode })
     }
 
+    /// The same packing with other words, and scales and biases as `of` makes them.
+    pub(crate) fn with(&self, words: Array, of: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
+        let biases = self.biases.as_ref().map(&of).transpose()?;
+        Ok(Self { words, scales: of(&self.scales)?, biases, order: self.order.clone(), ..*self })
+    }
+
     /// The values.
     pub(crate) fn dequantize(&self, dtype: DType) -> Result<Array> {
         let values = Array::made(ffi::dequantize(&self.tensors()?, dtype.code()), "dequantize")?;
@@ -76,7 +82,8 @@ impl Packed {
         Array::made(answer, "gather quantized matmul")
     }
 
-    fn tensors(&self) -> Result<PackedTensor<'_>> {
+    /// The parts as the bridge takes them.
+    pub(crate) fn tensors(&self) -> Result<PackedTensor<'_>> {
         Ok(PackedTensor {
             words: self.words.tensor(),
             scales: self.scales.tensor(),

@@ -5,12 +5,12 @@
 
 use super::Handle;
 use super::error::Caught;
-use super::nullable::pointer;
+use super::nullable::{PackedTensor, pointer};
 use super::sys::Tensor;
 
 pub(crate) use bound::{
-    KernelSettings, kernel_expert_linear, kernel_implementations, kernel_log_sum_exp, kernel_rotate,
-    kernel_silu_mul,
+    KernelSettings, kernel_attention, kernel_expert_linear, kernel_implementations, kernel_log_sum_exp,
+    kernel_rotate, kernel_silu_mul,
 };
 
 #[cxx::bridge(namespace = "mlxcel")]
@@ -103,18 +103,6 @@ mod bound {
     }
 }
 
-pub(crate) use bound::kernel_attention;
-
-/// The parts of a weight in affine quantization.
-#[derive(Clone, Copy)]
-pub(crate) struct AffineTensor<'a> {
-    pub(crate) words: &'a Tensor,
-    pub(crate) scales: &'a Tensor,
-    pub(crate) biases: &'a Tensor,
-    pub(crate) group_size: i32,
-    pub(crate) bits: i32,
-}
-
 pub(crate) fn kernel_linear(
     x: &Tensor,
     w: &Tensor,
@@ -127,34 +115,25 @@ pub(crate) fn kernel_linear(
 
 pub(crate) fn kernel_affine_linear(
     x: &Tensor,
-    w: &AffineTensor<'_>,
+    (w, biases): (PackedTensor<'_>, &Tensor),
     bias: Option<&Tensor>,
     settings: &KernelSettings,
 ) -> Caught<Handle> {
+    let PackedTensor { words, scales, group_size, bits, .. } = w;
     // SAFETY: the pointer is null or made from a reference that outlives the call.
     unsafe {
-        bound::kernel_affine_linear(
-            x,
-            w.words,
-            w.scales,
-            w.biases,
-            pointer(bias),
-            w.group_size,
-            w.bits,
-            settings,
-        )
+        bound::kernel_affine_linear(x, words, scales, biases, pointer(bias), group_size, bits, settings)
     }
 }
 
 pub(crate) fn kernel_affine_expert_linear(
     x: &Tensor,
     experts: &Tensor,
-    w: &AffineTensor<'_>,
+    (w, biases): (PackedTensor<'_>, &Tensor),
     settings: &KernelSettings,
 ) -> Caught<Handle> {
-    bound::kernel_affine_expert_linear(
-        x, experts, w.words, w.scales, w.biases, w.group_size, w.bits, settings,
-    )
+    let PackedTensor { words, scales, group_size, bits, .. } = w;
+    bound::kernel_affine_expert_linear(x, experts, words, scales, biases, group_size, bits, settings)
 }
 
 pub(crate) fn kernel_rms_norm(
