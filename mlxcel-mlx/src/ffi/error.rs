@@ -1,20 +1,6 @@
 //! Converts C++ exceptions to errors.
 
-use std::fmt;
-
 use mlxcel_core::{Error, ErrorKind, Result};
-
-/// A failure with MLX's own message; the [source](std::error::Error::source) of the error that reports it.
-#[derive(Debug)]
-struct MlxFailure(String);
-
-impl fmt::Display for MlxFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for MlxFailure {}
 
 /// The return type of a bridged function.
 pub(crate) type Caught<T> = std::result::Result<T, cxx::Exception>;
@@ -24,7 +10,8 @@ pub(crate) fn check<T>(answer: Caught<T>, operation: &'static str) -> Result<T> 
     answer.map_err(|exception| describe(exception.what(), operation))
 }
 
-/// The error for an exception's text, whose first letter `cpp/bridge.h` chooses by the exception's type.
+/// The error for an exception's text, whose first letter `cpp/bridge.h` chooses by the exception's type; MLX's
+/// own message is its source.
 fn describe(text: &str, operation: &'static str) -> Error {
     let (kind, words) = match (text.get(..1), text.get(1..)) {
         (Some("M"), Some(words)) => (ErrorKind::ResourceExhausted, words),
@@ -42,7 +29,7 @@ fn describe(text: &str, operation: &'static str) -> Error {
         ErrorKind::Internal => "MLX refused the arguments",
         _ => "MLX reported a failure",
     };
-    Error::new(kind, operation, message).with_source(MlxFailure(words.to_owned()))
+    Error::new(kind, operation, message).with_source(words)
 }
 
 #[cfg(test)]
