@@ -2,6 +2,8 @@
 //! case, otherwise MLX's.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::{Activation, DistanceBias, WeightId, alibi_slopes, distance_bucket};
@@ -135,17 +137,10 @@ impl Compute {
             return attended.astype(dtype)?.reshape(&[tokens, width]);
         }
         let mask = match *order {
-            Order::All => Mask::None,
             Order::Causal => Mask::Causal,
-            order @ (Order::Window(_) | Order::Near(_)) => match masks.of(order, tokens, keys.dim(2))? {
-                Some(mask) => Mask::Array(mask),
-                None => Mask::None,
-            },
+            order => masks.of(order, tokens, keys.dim(2))?.map_or(Mask::None, Mask::Array),
         };
-        let sinks = sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
-        let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
-        let attended = queries.attention(&keys, &values, *scale, mask, sinks.as_ref())?;
-        attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
+        fused(queries, &keys, &values, scoring, mask)
     }
 
     /// The same under a mask (`[tokens, seen]` booleans, or what is added to scores), without soft cap.
@@ -157,16 +152,13 @@ impl Compute {
         scoring: &Scoring,
         mask: &Array,
     ) -> Result<Array> {
-        let (tokens, width, dtype) = (queries.dim(0), queries.dim(1) * value_width, queries.dtype()?);
+        let dtype = queries.dtype()?;
         let keys = visible.keys.astype(dtype)?;
         let values = match &visible.values {
             Some(values) => values.astype(dtype)?,
             None => keys.slice_axis(-1, 0, value_width)?,
         };
-        let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
-        let sinks = scoring.sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
-        let attended = queries.attention(&keys, &values, scoring.scale, Mask::Array(mask), sinks.as_ref())?;
-        attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
+        fused(queries, &keys, &values, scoring, Mask::Array(mask))
     }
 
     /// Each row of `x` (`[rows, inputs]`) times the matrix of `weight` (`[experts, outputs, inputs]`)
@@ -218,6 +210,16 @@ impl Compute {
     }
 }
 
+/// MLX's attention of queries (`[tokens, heads, width]`) over keys and values of their type (`[1, kv_heads, n,
+/// width]`): `[tokens, heads · width of values]`.
+fn fused(queries: &Array, keys: &Array, values: &Array, scoring: &Scoring, mask: Mask<'_>) -> Result<Array> {
+    let (tokens, width, dtype) = (queries.dim(0), queries.dim(1) * values.dim(-1), queries.dtype()?);
+    let sinks = scoring.sinks.as_ref().map(|sinks| sinks.astype(dtype)).transpose()?;
+    let queries = queries.transpose(&[1, 0, 2])?.expand_dims(&[0])?;
+    let attended = queries.attention(keys, values, scoring.scale, mask, sinks.as_ref())?;
+    attended.transpose(&[0, 2, 1, 3])?.reshape(&[tokens, width])
+}
+
 /// Attention with capped scores, in float32: queries `[tokens, heads, width]`, keys and values `[1, kv_heads,
 /// n, width]`; returns `[tokens, heads, width of values]`.
 fn capped(
@@ -258,7 +260,7 @@ pub(super) fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
 impl Masks {
     /// The mask of queries that see their own position and those before.
     pub(super) fn causal(&mut self, queries: usize, seen: usize) -> Result<&Array> {
-        self.get(queries, seen, Order::Causal)
+        known(&mut self.orders, (queries, seen, Order::Causal), || order_mask(queries, seen, Order::Causal))
     }
 
     /// The mask of an order of keys, also if each query sees all.
@@ -274,17 +276,10 @@ impl Masks {
         match order {
             Order::All => Ok(None),
             Order::Near(window) if window >= seen => Ok(None),
-            Order::Causal | Order::Window(_) | Order::Near(_) => self.get(queries, seen, order).map(Some),
-        }
-    }
-
-    /// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at
-    /// the same position.
-    fn get(&mut self, queries: usize, seen: usize, order: Order) -> Result<&Array> {
-        use std::collections::hash_map::Entry;
-        match self.orders.entry((queries, seen, order)) {
-            Entry::Occupied(entry) => Ok(entry.into_mut()),
-            Entry::Vacant(entry) => Ok(entry.insert(order_mask(queries, seen, order)?)),
+            Order::Causal | Order::Window(_) | Order::Near(_) => {
+                let make = || order_mask(queries, seen, order);
+                known(&mut self.orders, (queries, seen, order), make).map(Some)
+            }
         }
     }
 
@@ -296,20 +291,28 @@ impl Masks {
         (heads, tokens): (usize, usize),
         table: impl FnOnce(WeightId) -> Result<Array>,
     ) -> Result<Array> {
-        use std::collections::hash_map::Entry;
-        match self.biases.entry((heads, tokens, bias)) {
-            Entry::Occupied(entry) => Ok(entry.get().clone()),
-            Entry::Vacant(entry) => {
-                let added = match bias {
-                    DistanceBias::Slopes => falling(heads, tokens)?,
-                    DistanceBias::Buckets(weight) => bucketed(&table(weight)?, tokens)?,
-                };
-                Ok(entry.insert(added).clone())
-            }
-        }
+        let make = || match bias {
+            DistanceBias::Slopes => falling(heads, tokens),
+            DistanceBias::Buckets(weight) => bucketed(&table(weight)?, tokens),
+        };
+        known(&mut self.biases, (heads, tokens, bias), make).cloned()
     }
 }
 
+/// The mask at a key, which `make` makes if there is none yet.
+fn known<K: Eq + Hash>(
+    masks: &mut HashMap<K, Array>,
+    key: K,
+    make: impl FnOnce() -> Result<Array>,
+) -> Result<&Array> {
+    match masks.entry(key) {
+        Entry::Occupied(entry) => Ok(entry.into_mut()),
+        Entry::Vacant(entry) => Ok(entry.insert(make()?)),
+    }
+}
+
+/// Which of `seen` keys each of `queries` queries sees (`[queries, seen]` booleans), with both ending at the
+/// same position.
 fn order_mask(queries: usize, seen: usize, order: Order) -> Result<Array> {
     let count = |n: usize| {
         i32::try_from(n)
@@ -357,13 +360,7 @@ pub(super) fn embed(table: &Weight, tokens: &Array, dtype: DType) -> Result<Arra
     match table {
         Weight::Dense(values) => values.take(tokens, 0)?.astype(dtype),
         Weight::Packed(packed) => {
-            let rows = Packed {
-                words: packed.words.take(tokens, 0)?,
-                scales: packed.scales.take(tokens, 0)?,
-                biases: packed.biases.as_ref().map(|biases| biases.take(tokens, 0)).transpose()?,
-                order: packed.order.clone(),
-                ..*packed
-            };
+            let rows = packed.with(packed.words.take(tokens, 0)?, |groups| groups.take(tokens, 0))?;
             dequantize(&rows, dtype)
         }
     }
@@ -375,14 +372,7 @@ pub(super) fn dequantize(packed: &Packed, dtype: DType) -> Result<Array> {
         return packed.dequantize(dtype);
     }
     // MLX computes in the scales' type, and rounds to it.
-    let wide = Packed {
-        words: packed.words.clone(),
-        scales: packed.scales.astype(dtype)?,
-        biases: packed.biases.as_ref().map(|biases| biases.astype(dtype)).transpose()?,
-        order: packed.order.clone(),
-        ..*packed
-    };
-    wide.dequantize(dtype)
+    packed.with(packed.words.clone(), |groups| groups.astype(dtype))?.dequantize(dtype)
 }
 
 /// The activation of `x`, in its type.

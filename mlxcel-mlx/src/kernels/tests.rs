@@ -1,4 +1,4 @@
-mod attention;
+pub(crate) mod attention;
 
 use std::sync::Arc;
 
@@ -34,6 +34,12 @@ impl Numbers {
 
     fn reals(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.real()).collect()
+    }
+
+    /// [`array`](Self::array) of any type that weights may have.
+    fn weight(&mut self, shape: &[usize]) -> (Array, Vec<f32>) {
+        let dtype = self.one_of(&TYPES);
+        self.array(shape, dtype)
     }
 
     /// An array of random numbers, and their values after rounding to `dtype`. It is in lent memory that is
@@ -125,14 +131,8 @@ fn products_match_the_stored_values() {
         let many = [(17, 70, 33), (31, 1, 300), (40, 65, 1), (129, 47, 520), (400, 33, 257)];
         for (m, n, k) in few.into_iter().chain(many) {
             let (x, x_values) = numbers.array(&[m, k], DType::F32);
-            let (w, w_values) = {
-                let dtype = numbers.one_of(&TYPES);
-                numbers.array(&[n, k], dtype)
-            };
-            let (bias, bias_values) = {
-                let dtype = numbers.one_of(&TYPES);
-                numbers.array(&[n], dtype)
-            };
+            let (w, w_values) = numbers.weight(&[n, k]);
+            let (bias, bias_values) = numbers.weight(&[n]);
             let with_bias = numbers.one_of(&[true, false]);
             let y = kernels.linear(&x, &w, with_bias.then_some(&bias)).unwrap();
             assert_eq!((y.shape(), y.dtype().unwrap()), (vec![m, n], DType::F32));
@@ -145,10 +145,8 @@ fn products_match_the_stored_values() {
 #[test]
 fn operands_may_be_strided_views() {
     let mut numbers = Numbers(2);
-    let (x, x_values) = {
-        Device::Cpu.select().unwrap();
-        numbers.array(&[40, 2, 21], DType::F32)
-    };
+    Device::Cpu.select().unwrap();
+    let (x, x_values) = numbers.array(&[40, 2, 21], DType::F32);
     let (w, w_values) = numbers.array(&[30, 21], DType::BF16);
     let at = |row: usize, middle: usize| &x_values[(row * 2 + middle) * 21..][..21];
     let kernels = Kernels::new(2);
@@ -201,13 +199,7 @@ fn packed_products_match_the_expanded_values() {
                     let packed = Packed::quantize(&w, group, bits, Mode::Affine).unwrap();
                     assert!(Kernels::takes(&packed));
                     // Exact: rounding to the scales' type would not be.
-                    let wide = Packed {
-                        words: packed.words.clone(),
-                        scales: packed.scales.astype(DType::F32).unwrap(),
-                        biases: packed.biases.as_ref().map(|biases| biases.astype(DType::F32).unwrap()),
-                        order: None,
-                        ..packed
-                    };
+                    let wide = packed.with(packed.words.clone(), |groups| groups.astype(DType::F32)).unwrap();
                     let expanded = wide.dequantize(DType::F32).unwrap().to_vec::<f32>().unwrap();
                     let (x, x_values) = numbers.array(&[m, k], DType::F32);
                     let (bias, bias_values) = numbers.array(&[n], DType::F32);
@@ -227,10 +219,7 @@ fn norms_activations_and_rope_match_their_definitions() {
     for (name, kernels) in every_way() {
         for (rows, width) in [(1, 1), (1, 2048), (3, 37), (200, 130)] {
             let (x, values) = numbers.array(&[rows, width], DType::F32);
-            let (weight, factors) = {
-                let dtype = numbers.one_of(&TYPES);
-                numbers.array(&[width], dtype)
-            };
+            let (weight, factors) = numbers.weight(&[width]);
             for weight in [None, Some(&weight)] {
                 let y = kernels.rms_norm(&x, weight, 1e-5).unwrap().to_vec::<f32>().unwrap();
                 let wanted = values.chunks(width).flat_map(|row| {

@@ -1,6 +1,7 @@
 //! Operations compared with their formulas, on MLX and on our kernels.
 
 use super::*;
+use crate::kernels::tests::attention::{Shape, attention};
 
 /// Both implementations.
 fn means() -> [Compute; 2] {
@@ -82,45 +83,9 @@ fn rope_rotates_its_pairs_and_keeps_the_remainder() {
     }
 }
 
-/// Attention, element by element: `queries` of the last positions, sinks by head.
-#[derive(Clone, Copy)]
-struct Naive<'a> {
-    heads: usize,
-    kv_heads: usize,
-    dim: usize,
-    seen: usize,
-    keys: &'a [f32],
-    values: &'a [f32],
-    scale: f64,
-    cap: Option<f64>,
-    sinks: Option<&'a [f32]>,
-}
-
-impl Naive<'_> {
-    fn attend(&self, queries: &[f32], tokens: usize, window: Option<usize>) -> Vec<f64> {
-        let (heads, dim) = (self.heads, self.dim);
-        let mut out = Vec::new();
-        for (row, query) in queries.chunks(dim).take(tokens * heads).enumerate() {
-            let (token, head) = (row / heads, row % heads);
-            let own = self.seen - tokens + token;
-            let first = window.map_or(0, |window| (own + 1).saturating_sub(window));
-            let at = |of: &[f32], position: usize, i: usize| {
-                f64::from(of[(head / (heads / self.kv_heads) * self.seen + position) * dim + i])
-            };
-            let weight = |position: usize| {
-                let product = |(i, &q): (usize, &f32)| f64::from(q) * at(self.keys, position, i);
-                let score = self.scale * query.iter().enumerate().map(product).sum::<f64>();
-                self.cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
-            };
-            let sink = self.sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
-            let total = sink + (first..=own).map(weight).sum::<f64>();
-            out.extend((0..dim).map(|i| {
-                (first..=own).map(|position| weight(position) * at(self.values, position, i)).sum::<f64>()
-                    / total
-            }));
-        }
-        out
-    }
+/// Attention by its definition.
+fn attended(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape<'_>) -> Vec<f64> {
+    attention(q, k, v, scale, shape).iter().map(|terms| terms.iter().sum()).collect()
 }
 
 #[test]
@@ -139,18 +104,10 @@ fn queries_attend_to_visible_positions() {
         let window = if let Order::Window(window) = order { Some(window) } else { None };
         let x = x.slice_axis(0, 0, tokens).unwrap();
         for (soft_cap, with_sinks) in [(None, false), (Some(1.5), false), (None, true), (Some(1.5), true)] {
-            let naive = Naive {
-                heads,
-                kv_heads,
-                dim,
-                seen,
-                keys: &keys,
-                values: &values,
-                scale: 0.3,
-                cap: soft_cap.map(f64::from),
-                sinks: with_sinks.then_some(&logits),
-            };
-            let expected = naive.attend(&queries, tokens, window);
+            let (group, sinks_of) = (heads / kv_heads, with_sinks.then_some(&logits[..]));
+            let shape =
+                Shape { tokens, kv_heads, group, dim, length: seen, window, soft_cap, sinks: sinks_of };
+            let expected = attended(&queries, &keys, &values, 0.3, &shape);
             let visible = Visible { keys: of(&keys), values: Some(of(&values)), order };
             let scoring = Scoring { scale: 0.3, soft_cap, sinks: with_sinks.then(|| sinks.clone()) };
             for compute in means() {
@@ -170,19 +127,8 @@ fn latent_attention_reads_values_from_keys() {
     let x = Array::from_slice(&queries, &[2, heads, width]).unwrap();
     let keys = Array::from_slice(&entries, &[1, 1, seen, width]).unwrap();
     // With values of the keys' width.
-    let values: Vec<f32> = entries.clone();
-    let naive = Naive {
-        heads,
-        kv_heads: 1,
-        dim: width,
-        seen,
-        keys: &entries,
-        values: &values,
-        scale: 0.2,
-        cap: None,
-        sinks: None,
-    };
-    let wide = naive.attend(&queries, 2, None);
+    let shape = Shape { tokens: 2, kv_heads: 1, group: heads, dim: width, length: seen, ..Shape::default() };
+    let wide = attended(&queries, &entries, &entries, 0.2, &shape);
     let expected: Vec<f64> = wide.chunks(width).flat_map(|head| head[..rank].to_vec()).collect();
     for compute in means() {
         let visible = Visible { keys: keys.clone(), values: None, order: Order::Causal };
@@ -202,20 +148,14 @@ fn each_row_uses_its_experts() {
     let narrow = dense.astype(DType::BF16).unwrap();
     let values = |array: &Array| array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
     let unpacked = values(&dequantize(&packed, DType::F32).unwrap());
-    for (of, sorted) in [([0, 0, 1, 3, 3], true), ([3, 0, 1, 0, 3], false)] {
-        let chosen = Array::from_slice(&of.map(|expert: u32| expert), &[rows]).unwrap();
-        let packed = Packed {
-            words: packed.words.clone(),
-            scales: packed.scales.clone(),
-            biases: packed.biases.clone(),
-            order: None,
-            ..packed
-        };
-        let weights = [
-            (Weight::Dense(dense.clone()), weight.clone()),
-            (Weight::Dense(narrow.clone()), values(&narrow)),
-            (Weight::Packed(packed), unpacked.clone()),
-        ];
+    let narrow_values = values(&narrow);
+    let weights = [
+        (Weight::Dense(dense), weight),
+        (Weight::Dense(narrow), narrow_values),
+        (Weight::Packed(packed), unpacked),
+    ];
+    for (of, sorted) in [([0u32, 0, 1, 3, 3], true), ([3, 0, 1, 0, 3], false)] {
+        let chosen = Array::from_slice(&of, &[rows]).unwrap();
         for (kind, (weight, values)) in weights.iter().enumerate() {
             let product = |row: usize, output: usize| -> f64 {
                 let matrix = &values[(of[row] as usize * outputs + output) * inputs..][..inputs];

@@ -2,18 +2,24 @@
 
 use super::*;
 
-struct Shape {
-    tokens: usize,
-    kv_heads: usize,
-    group: usize,
-    dim: usize,
-    length: usize,
-    window: Option<usize>,
+/// What attention is computed of: queries of the last positions.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Shape<'a> {
+    pub(crate) tokens: usize,
+    pub(crate) kv_heads: usize,
+    /// Heads of queries for each of keys.
+    pub(crate) group: usize,
+    pub(crate) dim: usize,
+    pub(crate) length: usize,
+    pub(crate) window: Option<usize>,
+    pub(crate) soft_cap: Option<f32>,
+    /// By head of queries.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 /// Attention by its definition, in double precision: for each output its terms.
-fn attention(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape) -> Vec<Vec<f64>> {
-    let Shape { tokens, kv_heads, group, dim, length, window } = *shape;
+pub(crate) fn attention(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape<'_>) -> Vec<Vec<f64>> {
+    let Shape { tokens, kv_heads, group, dim, length, window, soft_cap, sinks } = *shape;
     let heads = kv_heads * group;
     let mut outputs = Vec::new();
     for (token, head) in (0..tokens).flat_map(|token| (0..heads).map(move |head| (token, head))) {
@@ -23,11 +29,13 @@ fn attention(q: &[f32], k: &[f32], v: &[f32], scale: f32, shape: &Shape) -> Vec<
         let score = |at: usize| -> f64 {
             let query = &q[(token * heads + head) * dim..][..dim];
             let dot: f64 = (0..dim).map(|i| f64::from(query[i]) * f64::from(k[key(at, i)])).sum();
-            dot * f64::from(scale)
+            let score = dot * f64::from(scale);
+            soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
         };
         let scores: Vec<f64> = seen.clone().map(score).collect();
-        let most = scores.iter().copied().fold(f64::MIN, f64::max);
-        let total: f64 = scores.iter().map(|score| (score - most).exp()).sum();
+        let sink = sinks.map(|sinks| f64::from(sinks[head]));
+        let most = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
+        let total: f64 = scores.iter().copied().chain(sink).map(|score| (score - most).exp()).sum();
         for i in 0..dim {
             let term = |(at, score): (usize, &f64)| (score - most).exp() / total * f64::from(v[key(at, i)]);
             outputs.push(seen.clone().zip(&scores).map(term).collect());
@@ -49,6 +57,7 @@ fn attention_matches_its_definition() {
                 dim: numbers.one_of(&[1, 16, 24, 64, 72]),
                 length: tokens + numbers.one_of(&[0, 1, 63, 64, 150]),
                 window: numbers.one_of(&[None, Some(1), Some(30), Some(64), Some(1000)]),
+                ..Shape::default()
             };
             let (heads, dtype) = (shape.kv_heads * shape.group, numbers.one_of(&TYPES));
             let (q, q_values) = numbers.array(&[tokens, heads, shape.dim], DType::F32);
@@ -68,7 +77,7 @@ fn attention_matches_its_definition() {
 fn a_slice_of_a_cache_is_read_in_place_and_nothing_around_it() {
     Device::Cpu.select().unwrap();
     let mut numbers = Numbers(5);
-    let shape = Shape { tokens: 3, kv_heads: 2, group: 2, dim: 16, length: 70, window: None };
+    let shape = Shape { tokens: 3, kv_heads: 2, group: 2, dim: 16, length: 70, ..Shape::default() };
     let (q, q_values) = numbers.array(&[3, 4, 16], DType::F32);
     let (k, k_values) = numbers.array(&[1, 2, 70, 16], DType::BF16);
     let (v, v_values) = numbers.array(&[1, 2, 70, 16], DType::BF16);
