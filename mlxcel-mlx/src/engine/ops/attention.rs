@@ -21,22 +21,11 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // The cache has the window, the slot determines which rotary embedding, and queries are already
-        // scaled.
-        let AttentionCore {
-            scale: _,
-            mask,
-            window,
-            rope,
-            soft_cap: _,
-            sinks: _,
-            query_scale: _,
-            distance: _,
-        } = core;
-        let chunk = window.filter(|_| *mask == AttentionMask::Chunked);
+        // The cache has the window, and the slot determines which rotary embedding.
+        let chunk = core.window.filter(|_| core.mask == AttentionMask::Chunked);
         let scoring = self.scoring(core)?;
         let kv = self.network.numerics.kv;
-        let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
+        let rope = core.rope.as_ref().and_then(|_| self.network.rope_of(slot));
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?.astype(kv)?;
         let width = value.dim(2);
@@ -50,7 +39,7 @@ impl PassOps<'_> {
         core: &AttentionCore,
         slot: StateSlot,
     ) -> Result<Array> {
-        // What is visible has the window and the chunks, and queries are already scaled.
+        // What is visible has the window and the chunks.
         let scoring = self.scoring(core)?;
         let rope = core.rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
@@ -76,32 +65,18 @@ impl PassOps<'_> {
         value: &Array,
         core: &AttentionCore,
     ) -> Result<Array> {
-        // Queries are already scaled.
-        let AttentionCore {
-            scale: _,
-            mask: _,
-            window,
-            rope,
-            soft_cap: _,
-            sinks: _,
-            query_scale: _,
-            distance,
-        } = core;
         let scoring = self.scoring(core)?;
-        let rope = rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
+        let rope = core.rope.as_ref().map(|rope| self.network.index_of(rope)).transpose()?;
         let query = self.narrow(&self.rotated_by(query, rope)?)?;
         let key = self.rotated_by(key, rope)?;
-        let order = match *window {
-            Some(window) => Order::Near(window),
-            None => Order::All,
-        };
+        let order = core.window.map_or(Order::All, Order::Near);
         let mut mixed = Vec::with_capacity(self.spans.len());
         for span in self.spans {
             let visible =
                 Visible { keys: heads_first(&key, span)?, values: Some(heads_first(value, span)?), order };
             let own = query.slice_axis(0, span.start, span.start + span.count)?;
             let (compute, width) = (self.network.compute, value.dim(2));
-            mixed.push(match *distance {
+            mixed.push(match core.distance {
                 None => compute.attention(&own, &visible, width, &scoring, &mut self.masks)?,
                 Some(distance) => {
                     let table = |table| self.network.weights.dense(table).cloned();
@@ -123,45 +98,22 @@ impl PassOps<'_> {
         slot: StateSlot,
         selected: Option<StateSlot>,
     ) -> Result<Array> {
-        let LatentAttention {
-            heads,
-            plain_dim: _,
-            rope_dim,
-            value_dim: _,
-            rank,
-            query: _,
-            down: _,
-            norm: _,
-            latent_scale: _,
-            key_up: _,
-            value_up: _,
-            output: _,
-            gate: _,
-            scale,
-            rope,
-            query_scale: _,
-            sparse: _,
-        } = latent;
-        let (rank, width) = (*rank, rank + rope_dim);
+        let &LatentAttention { heads, rope_dim, rank, scale, .. } = latent;
+        let width = rank + rope_dim;
         let rotate_last = |x: &Array| {
-            let rope = rope.as_ref().and_then(|_| self.network.rope_of(slot));
+            let rope = latent.rope.as_ref().and_then(|_| self.network.rope_of(slot));
             let rotary = self.rotated_by(&x.slice_axis(-1, rank, width)?, rope)?;
             concatenate([&x.slice_axis(-1, 0, rank)?, &rotary], -1)
         };
         let query = self.narrow(&rotate_last(query)?)?;
         let entry = rotate_last(&entry.expand_dims(&[1])?)?.astype(self.network.numerics.kv)?;
-        let scoring = Scoring { scale: *scale, soft_cap: None, sinks: None };
-        let selected = match selected {
-            None => Vec::new(),
-            Some(slot) => self.selected.get(&slot).cloned().ok_or_else(|| {
-                inconsistent("a layer attends to positions that no layer before it has selected")
-            })?,
-        };
+        let scoring = Scoring { scale, soft_cap: None, sinks: None };
+        let selected = self.selected_at(selected)?;
         let attended = self.attend_rows(&query, &entry, None, (rank, None), &scoring, (slot, &selected))?;
-        attended.reshape(&[query.dim(0), *heads, rank])
+        attended.reshape(&[query.dim(0), heads, rank])
     }
 
-    /// How scores become weights.
+    /// How scores become weights; the walk has scaled queries already.
     pub(super) fn scoring(&self, core: &AttentionCore) -> Result<Scoring> {
         let sinks = core.sinks.map(|sinks| self.network.weights.dense(sinks).cloned()).transpose()?;
         Ok(Scoring { scale: core.scale, soft_cap: core.soft_cap, sinks })

@@ -8,7 +8,6 @@ use super::PassOps;
 use super::selection::{Selected, closed, closing};
 use crate::array::{Array, DType, concatenate};
 use crate::engine::cache::{Order, Visible};
-use crate::engine::network::inconsistent;
 
 impl PassOps<'_> {
     /// [`Ops::compress`](mlxcel_models::walk::Ops::compress).
@@ -75,12 +74,7 @@ impl PassOps<'_> {
         let kv = self.network.numerics.kv;
         let query = self.narrow(query)?;
         let (key, entry) = (key.astype(kv)?, entry.astype(kv)?);
-        let selected = match selected {
-            None => Vec::new(),
-            Some(slot) => self.selected.get(slot).cloned().ok_or_else(|| {
-                inconsistent("a layer attends to entries that no layer before it has selected")
-            })?,
-        };
+        let selected = self.selected_at(*selected)?;
         let mut mixed = Vec::with_capacity(self.spans.len());
         for (number, span) in self.spans.iter().enumerate() {
             let near = self.extended(number, span, (&key, Some(&key)), slot)?;

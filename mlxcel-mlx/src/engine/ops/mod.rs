@@ -378,7 +378,16 @@ impl Ops for PassOps<'_> {
     }
 
     fn previous(&mut self, x: &Array, slot: StateSlot) -> Result<Array> {
-        self.previous_rows(x, slot)
+        self.each_row([x], slot, |_, [x], state| {
+            let (count, width) = (x.dim(0), x.dim(1));
+            let before = state.transpose(&[1, 0])?;
+            let kept = x.slice_axis(0, count - 1, count)?.reshape(&[width, 1])?;
+            let previous = match count {
+                1 => before,
+                _ => concatenate([&before, &x.slice_axis(0, 0, count - 1)?], 0)?,
+            };
+            Ok((previous, kept.contiguous()?))
+        })
     }
 
     fn delta_rule(

@@ -85,20 +85,6 @@ impl PassOps<'_> {
         }
     }
 
-    /// [`Ops::previous`](mlxcel_models::walk::Ops::previous).
-    pub(super) fn previous_rows(&mut self, x: &Array, slot: StateSlot) -> Result<Array> {
-        self.each_row([x], slot, |_, [x], state| {
-            let (count, width) = (x.dim(0), x.dim(1));
-            let before = state.transpose(&[1, 0])?;
-            let kept = x.slice_axis(0, count - 1, count)?.reshape(&[width, 1])?;
-            let previous = match count {
-                1 => before,
-                _ => concatenate([&before, &x.slice_axis(0, 0, count - 1)?], 0)?,
-            };
-            Ok((previous, kept.contiguous()?))
-        })
-    }
-
     /// [`Ops::delta_rule`](mlxcel_models::walk::Ops::delta_rule) of query, key, value, decay and beta (Yang
     /// et al., 2024, "Gated Delta Networks", in chunks by its equations 8 to 10; with decays by channel
     /// Kimi Team, 2025, "Kimi Linear").

@@ -47,6 +47,13 @@ impl PassOps<'_> {
         self.selected.insert(slot, selected);
         Ok(())
     }
+
+    /// What this pass has selected by the index keys at a slot, for each span; nothing without a slot.
+    pub(super) fn selected_at(&self, slot: Option<StateSlot>) -> Result<Vec<Selected>> {
+        let Some(slot) = slot else { return Ok(Vec::new()) };
+        let selected = self.selected.get(&slot).cloned();
+        selected.ok_or_else(|| inconsistent("no layer before this one has selected what it attends to"))
+    }
 }
 
 /// Of what is kept for each position (`[seen, width]`) that for the last of each `rate` positions.
