@@ -144,36 +144,20 @@ impl Pass {
         if let Some(hidden) = &hidden {
             pool(rows, hidden, &mut parts)?;
         }
-        let chosen = match &logits {
-            Some(logits) => read_out(network.compute, rows, &spans, &wanted, logits, &counted, &mut parts)?,
-            None => None,
-        };
+        let mut chosen = None;
+        if let (Some(logits), count @ 1..) = (&logits, wanted.tokens) {
+            let own = logits.slice_axis(0, 0, count)?;
+            chosen = Some(choose(network.compute, rows, &spans, &own, &counted, &mut parts)?);
+        }
+        if let (Some(logits), count @ 1..) = (&logits, wanted.logits) {
+            parts.push(words(&logits.slice_axis(0, wanted.tokens, wanted.tokens + count)?)?);
+        }
         let results = match parts.is_empty() {
             true => None,
             false => Some(Results { words: concatenate(&parts, 0)?, chosen, counted }),
         };
         Ok(Self { states, results })
     }
-}
-
-/// Adds the results that `rows` want from `logits` to `parts`, and returns the chosen tokens.
-fn read_out(
-    compute: Compute,
-    rows: &[RowRequest],
-    spans: &[Span],
-    wanted: &Sources,
-    logits: &Array,
-    counted: &[Option<Counted>],
-    parts: &mut Vec<Array>,
-) -> Result<Option<Array>> {
-    let chosen = match wanted.tokens {
-        0 => None,
-        count => Some(choose(compute, rows, spans, &logits.slice_axis(0, 0, count)?, counted, parts)?),
-    };
-    if wanted.logits > 0 {
-        parts.push(words(&logits.slice_axis(0, wanted.tokens, wanted.tokens + wanted.logits)?)?);
-    }
-    Ok(chosen)
 }
 
 /// Adds the hidden states that `rows` return to `parts`; `all` (`[tokens, hidden]`, float32) has those of all
