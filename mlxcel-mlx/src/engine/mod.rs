@@ -119,14 +119,9 @@ impl MlxBackend {
         /// quantized, are left unchanged. The quantized copies are private memory of the process. The model's
         /// [fingerprint](mlxcel_core::ModelInfo::fingerprint) includes the quantization.
         with_quantization(quantization: WeightQuantization) => quantization = Some(quantization);
-    }
-
-    /// Injects device faults by `faults`, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_faults(mut self, faults: Faults) -> Self {
-        self.faults = Some(faults);
-        self
+        /// Injects device faults by `faults`, for tests.
+        #[doc(hidden)]
+        with_faults(faults: Faults) => faults = Some(faults);
     }
 }
 

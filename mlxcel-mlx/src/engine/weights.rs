@@ -25,7 +25,7 @@ pub(super) enum Weight {
 }
 
 /// Conversions of weights while loading.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Treatment {
     /// Quantized weights are expanded to this type.
     pub(super) expand: Option<DType>,
@@ -160,13 +160,11 @@ fn load(checkpoint: &Arc<Checkpoint>, weight: &WeightRef, treatment: Treatment) 
         return load_packed(checkpoint, weight, packed, treatment);
     }
     let values = stored(checkpoint, weight)?;
-    let packed = if let Some(scheme) = treatment.quantize.filter(|&scheme| is_packable(weight, scheme)) {
-        let packed = Packed::quantize(&values, scheme.group_size(), scheme.bits(), scheme.mode())?;
-        eval([&packed.words, &packed.scales].into_iter().chain(&packed.biases))?;
-        packed
-    } else {
+    let Some(scheme) = treatment.quantize.filter(|&scheme| is_packable(weight, scheme)) else {
         return Ok(Weight::Dense(values));
     };
+    let packed = Packed::quantize(&values, scheme.group_size(), scheme.bits(), scheme.mode())?;
+    eval([&packed.words, &packed.scales].into_iter().chain(&packed.biases))?;
     let Some(dtype) = treatment.expand else { return Ok(Weight::Packed(packed)) };
     let expanded = compute::dequantize(&packed, dtype)?;
     eval([&expanded])?;
@@ -185,8 +183,8 @@ fn load_packed(
     if let (Some(dtype), Some(rows)) = (treatment.expand, PackedRows::new(checkpoint, weight)?) {
         return expanded(checkpoint, weight, &rows, dtype).map(Weight::Dense);
     }
-    match (Mode::of(&packing), &packed.parts[..]) {
-        (Some(mode), [scales, biases @ ..]) => Ok(Weight::Packed(Packed {
+    if let (Some(mode), [scales, biases @ ..]) = (Mode::of(&packing), &packed.parts[..]) {
+        return Ok(Weight::Packed(Packed {
             words: stored(checkpoint, weight)?,
             scales: stored(checkpoint, scales)?,
             biases: biases.first().map(|biases| stored(checkpoint, biases)).transpose()?,
@@ -194,17 +192,14 @@ fn load_packed(
             group_size: packing.group_size,
             bits: packing.bits,
             mode,
-        })),
-        _ => {
-            if let Some(zero) = affine::zero(&packing) {
-                return load_affine(checkpoint, weight, packed, zero, treatment.parameters)
-                    .map(Weight::Packed);
-            }
-            let message = "MLX has no kernels for this packing; expand the weights with \
-                           `MlxBackend::with_expanded_weights`, at the cost of memory, or use the engine `iree`";
-            Err(Error::unsupported(OPERATION, message).with_context("packing", packing))
-        }
+        }));
     }
+    if let Some(zero) = affine::zero(&packing) {
+        return load_affine(checkpoint, weight, packed, zero, treatment.parameters).map(Weight::Packed);
+    }
+    let message = "MLX has no kernels for this packing; expand the weights with `MlxBackend::with_expanded_weights`, \
+                   at the cost of memory, or use the engine `iree`";
+    Err(Error::unsupported(OPERATION, message).with_context("packing", packing))
 }
 
 /// An integer weight in MLX's affine mode, with `zero` subtracted from each code.

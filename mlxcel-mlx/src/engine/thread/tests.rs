@@ -26,8 +26,7 @@ fn engine_with_states(look_ahead: bool, output_states: bool) -> Engine {
     let checkpoint = Arc::new(Checkpoint::open(folder).unwrap());
     let options = LoadOptions::default().with_output_states(output_states);
     let decoder = checkpoint.decoder_for(&options).unwrap();
-    let as_stored = Treatment { expand: None, quantize: None, parameters: None };
-    let weights = Weights::load(&checkpoint, &decoder, as_stored, &options).unwrap();
+    let weights = Weights::load(&checkpoint, &decoder, Treatment::default(), &options).unwrap();
     let numerics = Numerics { activation: DType::F32, kv: DType::F32 };
     let vocabulary = decoder.vocabulary_size;
     let network = Network::new(decoder, weights, Compute::new(None), numerics, 20).unwrap();
