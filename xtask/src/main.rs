@@ -83,3 +83,49 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::markdown::{lines, pages, prose};
+
+    /// What follows `cargo xtask` in the blocks of a page and in the code of its prose.
+    fn tasks(text: &str) -> Vec<Vec<String>> {
+        let prose = prose(text).collect::<Vec<_>>().join(" ");
+        let named = prose.split("`cargo xtask ").skip(1).filter_map(|rest| rest.split('`').next());
+        let blocks = lines(text).filter(|(language, _)| language.is_some());
+        let typed = blocks.filter_map(|(_, line)| line.split(" #").next()?.split_once("cargo xtask "));
+        typed.map(|(_, task)| task).chain(named).map(words).collect()
+    }
+
+    fn words(task: &str) -> Vec<String> {
+        let quoted = |(index, part): (usize, &str)| -> Vec<String> {
+            match index % 2 {
+                0 => part.split_whitespace().filter(|word| *word != "\\").map(str::to_owned).collect(),
+                _ => vec![part.to_owned()],
+            }
+        };
+        task.split('"').enumerate().flat_map(quoted).collect()
+    }
+
+    #[test]
+    fn tasks_in_the_documentation_are_valid_arguments() {
+        let mut count = 0;
+        for (page, text) in pages(&Workspace::locate().unwrap()).unwrap() {
+            for mut task in tasks(&text) {
+                count += 1;
+                // A word such as `TARGET` stands for a value.
+                if task.iter().any(|word| word.bytes().all(|letter| letter.is_ascii_uppercase())) {
+                    task = vec![task.swap_remove(0), "--help".to_owned()];
+                }
+                let task = std::iter::once("cargo xtask".to_owned()).chain(task);
+                if let Err(error) = Arguments::try_parse_from(task)
+                    && error.use_stderr()
+                {
+                    panic!("{page}: {error}");
+                }
+            }
+        }
+        assert!(count > 50, "{count} tasks");
+    }
+}

@@ -1,6 +1,6 @@
 //! The architecture as a check: which crate may use which (`[package.metadata.architecture]` of each says
-//! it), where `unsafe` may stand, that the tests exist that the hardening page names, and that links of the
-//! documentation lead somewhere.
+//! it), where `unsafe` may stand, that the tests exist that the hardening page names, and that links, figures
+//! and programs of the documentation are in order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package, TargetKind};
 
-use super::{imports, links, names, promises};
+use super::{figures, imports, links, names, promises, snippets};
 use crate::workspace::Workspace;
 
 /// What `[package.metadata.architecture]` of a crate says.
@@ -44,6 +44,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     defects.extend(names::defects(metadata.workspace_packages())?);
     defects.extend(promises::defects(workspace)?);
     defects.extend(links::defects(workspace)?);
+    defects.extend(figures::defects(workspace)?);
+    defects.extend(snippets::defects(workspace)?);
     if !defects.is_empty() {
         for defect in &defects {
             eprintln!("{defect}");

@@ -4,29 +4,22 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process;
+use super::markdown::{pages, prose};
 use crate::workspace::Workspace;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// Links that lead nowhere, and pages that the summary leaves out.
 pub(super) fn defects(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.current_dir(workspace.root())
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.md"]);
-    let listed = process::output(&mut git)?;
-    let pages = listed.lines().filter(|page| !page.starts_with("fixtures/"));
     let mut defects = Vec::new();
     let mut summarized = HashSet::new();
     let mut book = Vec::new();
-    for page in pages {
-        let Ok(text) = fs::read_to_string(workspace.root().join(page)) else { continue };
+    for (page, text) in pages(workspace)? {
         for link in links(&text) {
-            let target = resolve(page, link.file);
+            let target = resolve(&page, link.file);
             if page == SUMMARY {
                 summarized.insert(target.clone());
             }
@@ -58,15 +51,15 @@ fn defect(root: &Path, target: &Path, heading: &str) -> Result<Option<&'static s
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Link<'a> {
+pub(super) struct Link<'a> {
     /// Relative to the page; empty for the page itself.
-    file: &'a str,
+    pub(super) file: &'a str,
     /// Empty, or with its `#`.
     heading: &'a str,
 }
 
 /// The relative links of a page outside of its code blocks.
-fn links(text: &str) -> impl Iterator<Item = Link<'_>> {
+pub(super) fn links(text: &str) -> impl Iterator<Item = Link<'_>> {
     prose(text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| {
         let target = rest.split_once(')')?.0;
         if target.contains("://") || target.starts_with("mailto:") || target.contains(' ') {
@@ -87,18 +80,8 @@ fn headings(text: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// The lines outside of fenced blocks.
-fn prose(text: &str) -> impl Iterator<Item = &str> {
-    let mut fenced = false;
-    text.lines().filter(move |line| {
-        let fence = line.trim_start().starts_with("```");
-        fenced ^= fence;
-        !fence && !fenced
-    })
-}
-
 /// The target of a link in `page`, from the repository's root.
-fn resolve(page: &str, file: &str) -> PathBuf {
+pub(super) fn resolve(page: &str, file: &str) -> PathBuf {
     if file.is_empty() {
         return PathBuf::from(page);
     }

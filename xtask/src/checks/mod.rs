@@ -13,10 +13,12 @@ mod dist;
 mod external;
 mod faults;
 mod features;
+mod figures;
 mod fuzz;
 mod imports;
 mod licences;
 mod links;
+pub(crate) mod markdown;
 mod missing;
 mod msrv;
 mod names;
@@ -27,6 +29,7 @@ mod rig;
 mod scripts;
 mod semver;
 mod server;
+mod snippets;
 mod soak;
 mod test_programs;
 mod vulkan;
@@ -65,7 +68,8 @@ pub(crate) struct Arguments {
 enum Check {
     /// rustfmt
     Fmt,
-    /// Dependencies between the crates, where unsafe code may stand, and links of the documentation
+    /// Dependencies between the crates, where unsafe code may stand, and links, figures and
+    /// programs of the documentation
     Arch,
     /// Whether bindings and headers of mlxcel-iree-sys are up to date
     Generated,
