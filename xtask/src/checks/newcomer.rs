@@ -48,10 +48,10 @@ const NATIVE: &[&str] = &["mlxcel-iree-sys", "bindgen", "clang-sys", "cmake", "c
 /// What README says, and what is in the packages.
 pub(super) fn check(workspace: &Workspace) -> Result<String> {
     with_machine(workspace, |machine, packages| {
-        let readme = readme::run(workspace, machine)?;
+        let (readme, times) = readme::run(workspace, machine)?;
         machine.has_no_native_dependency(&readme)?;
         let (number, largest) = (packages.unpacked.len(), packages.largest as f64 / 1e6);
-        Ok(format!("{number} packages of at most {largest:.1} MB; README's lines"))
+        Ok(format!("{number} packages of at most {largest:.1} MB; README's program, a debug build: {times}"))
     })
 }
 

@@ -1,7 +1,10 @@
 //! README's first lines, run in an empty folder.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -14,8 +17,8 @@ use crate::workspace::Workspace;
 const ADD: &str = "cargo add mlxcel-session";
 
 /// Runs the console block of README that adds the crate, and then the program that follows it, on the bundled
-/// model; the project.
-pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
+/// model; the project, and how long each stage took.
+pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<(PathBuf, String)> {
     let readme = workspace.root().join("README.md");
     let text = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
     let lines = Lines::of(&text)?;
@@ -28,12 +31,38 @@ pub(super) fn run(workspace: &Workspace, machine: &Machine) -> Result<PathBuf> {
     fs::create_dir_all(model.parent().context("README's model has no folder")?)
         .and_then(|()| symlink(&machine.model, &model))
         .context("putting a model where README has one")?;
-    let said =
-        process::output(machine.cargo(&project).args(["run", "--quiet"])).context("README's program")?;
+    let start = Instant::now();
+    let build = || process::run(machine.cargo(&project).args(["build", "--quiet"]));
+    build().context("building README's program")?;
+    let built = start.elapsed().as_secs_f64();
+    let program = || machine.command(&machine.built("readme"), &project);
+    let said = process::output(&mut program()).context("README's program")?;
     if said.trim().is_empty() {
         bail!("README's program printed nothing");
     }
-    Ok(project)
+
+    fs::write(project.join("src/main.rs"), lines.marked()?).context("writing README's program with marks")?;
+    build().context("building README's program with marks")?;
+    let [opened, began, ended] = seconds(program()).context("timing README's program")?;
+    let times = format!(
+        "built in {built:.1} s, opened in {opened:.2} s, first text after {began:.2} s, answered in {ended:.2} s"
+    );
+    Ok((project, times))
+}
+
+/// How long after its start a program writes its first and its second byte on standard error, and ends.
+fn seconds(mut program: Command) -> Result<[f64; 3]> {
+    let start = Instant::now();
+    let mut child = program.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut marks = child.stderr.take().context("the program has no standard error")?;
+    let mut until = |bytes: &mut [u8]| marks.read_exact(bytes).map(|()| start.elapsed().as_secs_f64());
+    let (opened, began) = (until(&mut [0])?, until(&mut [0])?);
+    marks.read_to_end(&mut Vec::new())?;
+    let ended = start.elapsed().as_secs_f64();
+    if !child.wait()?.success() {
+        bail!("it failed");
+    }
+    Ok([opened, began, ended])
 }
 
 /// What README tells a newcomer to type.
@@ -59,6 +88,15 @@ impl<'a> Lines<'a> {
         let (model, _) = rest.split_once('"').context("README's program has an open string")?;
         Ok(Self { console, program, model })
     }
+
+    /// The program, which writes to standard error at once: a point when its model is open, and then its
+    /// answer.
+    fn marked(&self) -> Result<String> {
+        let opens = self.program.lines().find(|line| line.contains("Model::open(\"") && line.ends_with(';'));
+        let opens = opens.context("README's program opens no model in a line of its own")?;
+        let marked = self.program.replace(opens, &format!("{opens} eprint!(\".\");"));
+        Ok(marked.replace(" print!(", " eprint!("))
+    }
 }
 
 /// The languages and contents of the fenced blocks.
@@ -82,6 +120,7 @@ mod tests {
 
     #[test]
     fn the_readme_contains_a_quickstart() {
-        assert!(Lines::of(include_str!("../../../../README.md")).is_ok());
+        let lines = Lines::of(include_str!("../../../../README.md")).unwrap();
+        assert_eq!(lines.marked().unwrap().matches("eprint!(").count(), 2);
     }
 }
