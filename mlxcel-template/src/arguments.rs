@@ -1,6 +1,6 @@
 //! The arguments of a call, taken by position or by name.
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::meter::Meter;
 use super::value::Value;
 
@@ -15,28 +15,21 @@ impl<'a> Values<'a> {
     /// Accounts for reading the texts among them, which a callee may do.
     pub(super) fn read(&self, meter: &Meter) -> Result<()> {
         let named = self.named.iter().map(|(_, value)| value);
-        self.positional
-            .iter()
-            .chain(named)
-            .filter_map(Value::as_text)
-            .try_for_each(|text| meter.read(text.len()))
+        let mut texts = self.positional.iter().chain(named).filter_map(Value::as_text);
+        texts.try_for_each(|text| meter.read(text.len()))
     }
 
     /// The arguments by the names of the parameters of `callee`; undefined where one is not given.
     pub(super) fn take<const N: usize>(&self, callee: &str, names: [&str; N]) -> Result<[Value<'a>; N]> {
         let mut values = [const { Value::Undefined }; N];
         if self.positional.len() > N {
-            return Err(TemplateError::new(format!("'{callee}' takes at most {N} arguments")));
+            return fail!("'{callee}' takes at most {N} arguments");
         }
         values[..self.positional.len()].clone_from_slice(&self.positional);
         for (name, value) in &self.named {
             match names.iter().position(|known| known == name) {
                 Some(index) if index >= self.positional.len() => values[index] = value.clone(),
-                _ => {
-                    return Err(TemplateError::new(format!(
-                        "'{callee}' does not take the argument '{name}'"
-                    )));
-                }
+                _ => return fail!("'{callee}' does not take the argument '{name}'"),
             }
         }
         Ok(values)

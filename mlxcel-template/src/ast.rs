@@ -38,6 +38,38 @@ pub(super) enum Kind {
     Test(Box<Expr>, String, Arguments, bool),
 }
 
+impl Kind {
+    /// Visits the expressions that it is made of.
+    pub(super) fn parts<'a>(&'a self, visit: &mut impl FnMut(&'a Expr)) {
+        match self {
+            Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) | Self::Text(_) | Self::Name(_) => {}
+            Self::List(items) | Self::Tuple(items) | Self::Concat(items) => items.iter().for_each(visit),
+            Self::Dict(entries) => entries.iter().flat_map(|(key, value)| [key, value]).for_each(visit),
+            Self::Unary(_, value) | Self::Attribute(value, _) => visit(value),
+            Self::Binary(_, pair) | Self::And(pair) | Self::Or(pair) | Self::Item(pair) => {
+                [&pair.0, &pair.1].into_iter().for_each(visit);
+            }
+            Self::Compare(first, others) => {
+                visit(first);
+                others.iter().for_each(|(_, other)| visit(other));
+            }
+            Self::Choice(pair, otherwise) => {
+                [&pair.0, &pair.1].into_iter().chain(otherwise.as_deref()).for_each(visit);
+            }
+            Self::Slice(value, parts) => {
+                visit(value);
+                parts.iter().flatten().for_each(visit);
+            }
+            Self::Call(value, arguments)
+            | Self::Test(value, _, arguments, _)
+            | Self::Filter(value, Filter { arguments, .. }) => {
+                visit(value);
+                arguments.parts(visit);
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unary {
     Not,
@@ -68,11 +100,17 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// The arguments of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Expr>,
     pub(super) named: Vec<(String, Expr)>,
+}
+
+impl Arguments {
+    /// Visits their values.
+    pub(super) fn parts<'a>(&'a self, visit: &mut impl FnMut(&'a Expr)) {
+        self.positional.iter().chain(self.named.iter().map(|(_, value)| value)).for_each(visit);
+    }
 }
 
 /// The name and arguments of a filter.
@@ -83,7 +121,6 @@ pub(super) struct Filter {
     pub(super) arguments: Arguments,
 }
 
-/// What is assigned to.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Name(String),

@@ -4,7 +4,7 @@ use mlxcel_core::Stopwatch;
 
 use super::arguments::Values;
 use super::ast::{Arguments, Expr, Kind, Macro};
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
 use super::meter::DictBuilder;
 use super::operate::name_undefined;
@@ -20,7 +20,6 @@ const CALLER: &str = "caller";
 const MOST_FORMAT: usize = 256;
 
 impl<'a> Evaluator<'a> {
-    /// Computes arguments.
     pub(super) fn arguments(&mut self, arguments: &'a Arguments) -> Result<Values<'a>> {
         let mut values = Values::default();
         for value in &arguments.positional {
@@ -119,9 +118,7 @@ impl<'a> Evaluator<'a> {
             let by_name =
                 named.iter().position(|(given, _)| given == name).map(|index| named.swap_remove(index).1);
             let value = match (positional.next(), by_name, default) {
-                (Some(_), Some(_), _) => {
-                    return Err(TemplateError::new(format!("the macro is given '{name}' twice")));
-                }
+                (Some(_), Some(_), _) => return fail!("the macro is given '{name}' twice"),
                 (Some(value), None, _) | (None, Some(value), _) => value,
                 (None, None, Some(default)) => self.value(default)?,
                 (None, None, None) => Value::Undefined,
@@ -132,10 +129,7 @@ impl<'a> Evaluator<'a> {
         let mut rest = self.list()?;
         for value in positional {
             if !takes_varargs {
-                return Err(TemplateError::new(format!(
-                    "the macro '{}' is given too many arguments",
-                    definition.name
-                )));
+                return fail!("the macro '{}' is given too many arguments", definition.name);
             }
             rest.push(value)?;
         }
@@ -143,9 +137,7 @@ impl<'a> Evaluator<'a> {
         for (name, value) in named {
             if !takes_kwargs {
                 let macro_name = &definition.name;
-                return Err(TemplateError::new(format!(
-                    "the macro '{macro_name}' does not take the argument '{name}'"
-                )));
+                return fail!("the macro '{macro_name}' does not take the argument '{name}'");
             }
             named_rest.set(Value::text(name), value)?;
         }
@@ -163,7 +155,7 @@ impl<'a> Evaluator<'a> {
             Function::Range => {
                 let [first, second, step] = values.take("range", ["start", "stop", "step"])?;
                 if first.is_undefined() || values.positional.iter().any(Value::is_undefined) {
-                    return Err(TemplateError::new("'range' takes ints"));
+                    return fail!("'range' takes ints");
                 }
                 let (from, to) = match second {
                     Value::Undefined => (0, first.int_or(0)?),
@@ -184,7 +176,7 @@ impl<'a> Evaluator<'a> {
                 let index = self.namespaces.len() - 1;
                 for (name, value) in self.entries("namespace", values)? {
                     let Value::Text(Text::Borrowed(name, _)) = name else {
-                        return Err(TemplateError::new("'namespace' takes names that are written out"));
+                        return fail!("'namespace' takes names that are written out");
                     };
                     self.set_in_namespace(index, name, value)?;
                 }
@@ -235,14 +227,14 @@ impl<'a> Evaluator<'a> {
 
     fn range(&self, from: i128, to: i128, step: i128) -> Result<Value<'a>> {
         if step == 0 {
-            return Err(TemplateError::new("the step of a range is zero"));
+            return fail!("the step of a range is zero");
         }
         let mut list = self.list()?;
         let mut next = from;
         let mut count = 0;
         while if step > 0 { next < to } else { next > to } {
             if count == MOST_RANGE {
-                return Err(TemplateError::new(format!("a range has more than {MOST_RANGE} numbers")));
+                return fail!("a range has more than {MOST_RANGE} numbers");
             }
             list.push(Value::Int(next))?;
             count += 1;
@@ -255,14 +247,14 @@ impl<'a> Evaluator<'a> {
     /// The local time, by the format letters of C and Python.
     fn formatted_now(&self, format: &str) -> Result<String> {
         if format.len() > MOST_FORMAT {
-            return Err(TemplateError::new("the format of a date is too long"));
+            return fail!("the format of a date is too long");
         }
         let now = match self.now {
             Some(now) => now,
             None if !Stopwatch::HAS_CLOCK => {
-                return Err(TemplateError::new(
-                    "the template asks for the date, and this platform has no clock: set the date in ChatOptions",
-                ));
+                return fail!(
+                    "the template asks for the date, and this platform has no clock: set the date in ChatOptions"
+                );
             }
             None => &jiff::Zoned::now(),
         };
@@ -271,9 +263,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn loop_method(&mut self, index: usize, name: &str, values: Values<'a>) -> Result<Value<'a>> {
-        let Some(state) = self.loops.get_mut(index) else {
-            return Err(TemplateError::new("the loop has ended"));
-        };
+        let Some(state) = self.loops.get_mut(index) else { return fail!("the loop has ended") };
         if name == "cycle" {
             let values = values.positional;
             let at = state.index.checked_rem(values.len());

@@ -7,6 +7,12 @@ use mlxcel_core::Printable;
 /// A result whose error is [`TemplateError`].
 pub(super) type Result<T> = std::result::Result<T, TemplateError>;
 
+/// A result that is a fault with this message, whose line is not known yet.
+macro_rules! fail {
+    ($($message:tt)*) => { Err($crate::error::TemplateError::new(std::fmt::format(format_args!($($message)*)))) };
+}
+pub(super) use fail;
+
 /// A fault of a template, or of what it was given: a message, and the line of the template where it showed.
 #[derive(Clone, Debug)]
 pub struct TemplateError(Box<(u32, String)>);

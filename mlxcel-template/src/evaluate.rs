@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::ast::{Expr, For, Macro, Statement, StatementKind, Target};
-use super::error::{Result, TemplateError};
+use super::ast::{Expr, Filter, For, Macro, Statement, StatementKind, Target};
+use super::error::{Result, fail};
 use super::meter::{Charge, ListBuilder, Meter, TextBuilder};
 use super::origin::{Origin, Origins};
 use super::print::write_str;
@@ -40,10 +40,8 @@ pub(super) struct Evaluator<'a> {
     pub(super) now: Option<&'a jiff::Zoned>,
 }
 
-/// Where a loop is.
 pub(super) struct LoopState<'a> {
     block: &'a For,
-    /// The scope that the loop is in.
     scope: usize,
     /// How many calls of `loop` it is within.
     pub(super) depth: usize,
@@ -69,11 +67,6 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Sets a variable of the template.
-    pub(super) fn define(&mut self, name: &'a str, value: Value<'a>) -> Result<()> {
-        self.scopes.set(name, value)
-    }
-
     /// Runs the template; gives what it wrote, and where each part of that comes from.
     pub(super) fn run(mut self, statements: &'a [Statement]) -> Result<(String, Origins)> {
         self.statements(statements).map_err(|fault| fault.or_at(self.line))?;
@@ -84,7 +77,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.meter.work(1)?;
         if self.deep == MOST_DEEP {
-            return Err(TemplateError::new("calls and blocks are nested too deep"));
+            return fail!("calls and blocks are nested too deep");
         }
         self.deep += 1;
         let result = work(self);
@@ -135,10 +128,7 @@ impl<'a> Evaluator<'a> {
                 self.assign(target, value)?;
             }
             StatementKind::SetBlock(target, filters, body) => {
-                let mut value = self.deeper(|this| this.capture_scope(body))?;
-                for filter in filters {
-                    value = self.filter(value, filter)?;
-                }
+                let value = self.filtered(filters, body)?;
                 self.assign(target, value)?;
             }
             StatementKind::Macro(definition) => {
@@ -151,10 +141,7 @@ impl<'a> Evaluator<'a> {
                 write_str(&mut self.out, &value)?;
             }
             StatementKind::Filter(filters, body) => {
-                let mut value = self.deeper(|this| this.capture_scope(body))?;
-                for filter in filters {
-                    value = self.filter(value, filter)?;
-                }
+                let value = self.filtered(filters, body)?;
                 write_str(&mut self.out, &value)?;
             }
             StatementKind::With(assignments, body) => {
@@ -185,21 +172,26 @@ impl<'a> Evaluator<'a> {
         for (_, value) in assignments {
             values.push(self.value(value)?);
         }
-        let outer = self.scopes.enter(self.scopes.current())?;
-        for ((target, _), value) in assignments.iter().zip(values) {
-            self.assign(target, value)?;
-        }
-        let flow = self.statements(body)?;
-        self.scopes.leave(outer);
-        Ok(flow)
+        self.scoped(|this| {
+            for ((target, _), value) in assignments.iter().zip(values) {
+                this.assign(target, value)?;
+            }
+            this.statements(body)
+        })
     }
 
-    /// What `body` writes, in a scope of its own.
-    fn capture_scope(&mut self, body: &'a [Statement]) -> Result<Value<'a>> {
+    /// Runs `work` in a scope of its own.
+    fn scoped<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let outer = self.scopes.enter(self.scopes.current())?;
-        let value = self.capture(body)?;
+        let result = work(self)?;
         self.scopes.leave(outer);
-        Ok(value)
+        Ok(result)
+    }
+
+    /// What filters make of what `body` writes.
+    fn filtered(&mut self, filters: &'a [Filter], body: &'a [Statement]) -> Result<Value<'a>> {
+        let value = self.deeper(|this| this.scoped(|this| this.capture(body)))?;
+        filters.iter().try_fold(value, |value, filter| self.filter(value, filter))
     }
 
     /// What `body` writes.
@@ -223,10 +215,10 @@ impl<'a> Evaluator<'a> {
     /// `loop(iterable)`: what the body of a recursive loop writes for the items of the next level.
     pub(super) fn call_loop(&mut self, index: usize, iterable: &Value<'a>) -> Result<Value<'a>> {
         let Some(&LoopState { block, scope, depth, .. }) = self.loops.get(index) else {
-            return Err(TemplateError::new("the loop has ended"));
+            return fail!("the loop has ended");
         };
         if !block.recursive {
-            return Err(TemplateError::new("'loop' can be called in a loop marked 'recursive' only"));
+            return fail!("'loop' can be called in a loop marked 'recursive' only");
         }
         self.deeper(|this| {
             let outer = this.scopes.enter(scope)?;
@@ -245,11 +237,11 @@ impl<'a> Evaluator<'a> {
         for (position, item) in items.items.iter().enumerate() {
             self.meter.work(1)?;
             self.loops[index].index = position;
-            let outer = self.scopes.enter(self.scopes.current())?;
-            self.scopes.set("loop", Value::Loop(index))?;
-            self.assign(&block.target, item.clone())?;
-            let flow = self.statements(&block.body)?;
-            self.scopes.leave(outer);
+            let flow = self.scoped(|this| {
+                this.scopes.set("loop", Value::Loop(index))?;
+                this.assign(&block.target, item.clone())?;
+                this.statements(&block.body)
+            })?;
             completes |= flow == Flow::Next;
             if flow == Flow::Break {
                 break;
@@ -260,10 +252,7 @@ impl<'a> Evaluator<'a> {
         if completes {
             return Ok(Flow::Next);
         }
-        let outer = self.scopes.enter(self.scopes.current())?;
-        let flow = self.statements(&block.otherwise)?;
-        self.scopes.leave(outer);
-        Ok(flow)
+        self.scoped(|this| this.statements(&block.otherwise))
     }
 
     /// What a loop goes through: all items, or those that meet its condition.
@@ -272,12 +261,13 @@ impl<'a> Evaluator<'a> {
         let Some(condition) = &block.condition else { return Ok(items) };
         let mut chosen = self.list()?;
         for item in &items.items {
-            let outer = self.scopes.enter(self.scopes.current())?;
-            self.assign(&block.target, item.clone())?;
-            if self.value(condition)?.is_true() {
+            let meets = self.scoped(|this| {
+                this.assign(&block.target, item.clone())?;
+                Ok(this.value(condition)?.is_true())
+            })?;
+            if meets {
                 chosen.push(item.clone())?;
             }
-            self.scopes.leave(outer);
         }
         self.iterate(&chosen.finish())
     }
@@ -287,18 +277,14 @@ impl<'a> Evaluator<'a> {
             Target::Name(name) => self.scopes.set(name, value),
             Target::Attribute(name, attribute) => {
                 let Value::Namespace(index) = self.scopes.get(name)? else {
-                    return Err(TemplateError::new(format!("'{name}' is not a namespace")));
+                    return fail!("'{name}' is not a namespace");
                 };
                 self.set_in_namespace(index, attribute, value)
             }
             Target::Tuple(targets) => {
                 let items = self.iterate(&value)?;
                 if items.items.len() != targets.len() {
-                    return Err(TemplateError::new(format!(
-                        "{} values do not go to {} names",
-                        items.items.len(),
-                        targets.len()
-                    )));
+                    return fail!("{} values do not go to {} names", items.items.len(), targets.len());
                 }
                 for (target, item) in targets.iter().zip(&items.items) {
                     self.assign(target, item.clone())?;
@@ -310,9 +296,7 @@ impl<'a> Evaluator<'a> {
 
     pub(super) fn set_in_namespace(&mut self, index: usize, name: &'a str, value: Value<'a>) -> Result<()> {
         if name.starts_with('_') {
-            return Err(TemplateError::new(format!(
-                "a namespace takes no attribute that begins with an underscore, such as '{name}'"
-            )));
+            return fail!("a namespace takes no attribute that begins with an underscore, such as '{name}'");
         }
         let held = &mut self.namespaces[index];
         self.meter.work(1 + held.len() / 4)?;

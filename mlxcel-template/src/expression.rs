@@ -78,16 +78,7 @@ impl Parser {
     }
 
     fn sum(&mut self) -> Result<Expr> {
-        let mut left = self.concatenation()?;
-        loop {
-            let operator = match self.peek() {
-                Token::Sign("+") => Binary::Add,
-                Token::Sign("-") => Binary::Subtract,
-                _ => return Ok(left),
-            };
-            self.next();
-            left = node(left.line, Kind::Binary(operator, Box::new((left, self.concatenation()?))))?;
-        }
+        self.left_to_right(&[("+", Binary::Add), ("-", Binary::Subtract)], Self::concatenation)
     }
 
     fn concatenation(&mut self) -> Result<Expr> {
@@ -104,37 +95,36 @@ impl Parser {
     }
 
     fn product(&mut self) -> Result<Expr> {
-        let mut left = self.power()?;
-        loop {
-            let operator = match self.peek() {
-                Token::Sign("*") => Binary::Multiply,
-                Token::Sign("/") => Binary::Divide,
-                Token::Sign("//") => Binary::FloorDivide,
-                Token::Sign("%") => Binary::Remainder,
-                _ => return Ok(left),
-            };
-            self.next();
-            left = node(left.line, Kind::Binary(operator, Box::new((left, self.power()?))))?;
-        }
+        const OPERATORS: [(&str, Binary); 4] = [
+            ("*", Binary::Multiply),
+            ("/", Binary::Divide),
+            ("//", Binary::FloorDivide),
+            ("%", Binary::Remainder),
+        ];
+        self.left_to_right(&OPERATORS, Self::power)
     }
 
     fn power(&mut self) -> Result<Expr> {
-        let mut left = self.unary(true)?;
-        while self.takes("**") {
-            left = node(left.line, Kind::Binary(Binary::Power, Box::new((left, self.unary(true)?))))?;
+        self.left_to_right(&[("**", Binary::Power)], |parser| parser.unary(true))
+    }
+
+    /// Operands with these operators between them, of which the first binds first.
+    fn left_to_right(
+        &mut self,
+        operators: &[(&str, Binary)],
+        operand: fn(&mut Self) -> Result<Expr>,
+    ) -> Result<Expr> {
+        let mut left = operand(self)?;
+        while let Some(&(_, operator)) = operators.iter().find(|(sign, _)| self.takes(sign)) {
+            left = node(left.line, Kind::Binary(operator, Box::new((left, operand(self)?))))?;
         }
         Ok(left)
     }
 
     fn unary(&mut self, with_filters: bool) -> Result<Expr> {
         let line = self.line();
-        let operator = match self.peek() {
-            Token::Sign("-") => Some(Unary::Minus),
-            Token::Sign("+") => Some(Unary::Plus),
-            _ => None,
-        };
-        let value = if let Some(operator) = operator {
-            self.next();
+        let operators = [("-", Unary::Minus), ("+", Unary::Plus)];
+        let value = if let Some((_, operator)) = operators.into_iter().find(|(sign, _)| self.takes(sign)) {
             let value = self.nested(|parser| parser.unary(false))?;
             node(line, Kind::Unary(operator, Box::new(value)))?
         } else {
@@ -209,7 +199,11 @@ impl Parser {
     }
 
     /// Items with commas between them, up to and with `end`.
-    fn separated<T>(&mut self, end: &'static str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    pub(super) fn separated<T>(
+        &mut self,
+        end: &'static str,
+        item: impl Fn(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let mut items = Vec::new();
         while !self.takes(end) {
             if !items.is_empty() {
@@ -287,10 +281,8 @@ impl Parser {
                 Some(name) => arguments.named.push((name, value)),
                 None if arguments.named.is_empty() => arguments.positional.push(value),
                 None => {
-                    return Err(TemplateError::at(
-                        value.line,
-                        "an argument without name follows one with a name",
-                    ));
+                    let message = "an argument without name follows one with a name";
+                    return Err(TemplateError::at(value.line, message));
                 }
             }
         }
@@ -327,23 +319,16 @@ impl Parser {
         let name = self.dotted_name()?;
         let arguments = match self.peek() {
             Token::Sign("(") => self.arguments()?,
-            Token::Name(word)
-                if !matches!(word.as_str(), "else" | "or" | "and" | "is" | "if" | "in" | "not") =>
-            {
-                self.bare_argument()?
+            Token::Name(word) if ["else", "or", "and", "is", "if", "in", "not"].contains(&word.as_str()) => {
+                Arguments::default()
             }
-            Token::Text(_) | Token::Int(_) | Token::Float(_) | Token::Sign("[" | "{") => {
-                self.bare_argument()?
+            Token::Name(_) | Token::Text(_) | Token::Int(_) | Token::Float(_) | Token::Sign("[" | "{") => {
+                let primary = self.primary()?;
+                Arguments { positional: vec![self.postfix(primary)?], named: Vec::new() }
             }
             _ => Arguments::default(),
         };
         Ok(Kind::Test(Box::new(value), name, arguments, negated))
-    }
-
-    /// The argument of a test that has no brackets.
-    fn bare_argument(&mut self) -> Result<Arguments> {
-        let primary = self.primary()?;
-        Ok(Arguments { positional: vec![self.postfix(primary)?], named: Vec::new() })
     }
 
     fn dotted_name(&mut self) -> Result<String> {
@@ -358,33 +343,8 @@ impl Parser {
 
 /// An expression of bounded depth.
 fn node(line: u32, kind: Kind) -> Result<Expr> {
-    let of = |arguments: &Arguments| {
-        let named = arguments.named.iter().map(|(_, value)| value);
-        arguments.positional.iter().chain(named).map(|value| value.depth).max().unwrap_or(0)
-    };
-    let most = |items: &[Expr]| items.iter().map(|item| item.depth).max().unwrap_or(0);
-    let inner = match &kind {
-        Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) | Kind::Text(_) | Kind::Name(_) => 0,
-        Kind::List(items) | Kind::Tuple(items) | Kind::Concat(items) => most(items),
-        Kind::Dict(entries) => {
-            entries.iter().map(|(key, value)| key.depth.max(value.depth)).max().unwrap_or(0)
-        }
-        Kind::Unary(_, value) | Kind::Attribute(value, _) => value.depth,
-        Kind::Binary(_, pair) | Kind::And(pair) | Kind::Or(pair) | Kind::Item(pair) => {
-            pair.0.depth.max(pair.1.depth)
-        }
-        Kind::Compare(first, others) => {
-            others.iter().map(|(_, other)| other.depth).fold(first.depth, u16::max)
-        }
-        Kind::Choice(pair, otherwise) => {
-            pair.0.depth.max(pair.1.depth).max(otherwise.as_ref().map_or(0, |value| value.depth))
-        }
-        Kind::Slice(value, parts) => {
-            parts.iter().flatten().map(|part| part.depth).fold(value.depth, u16::max)
-        }
-        Kind::Call(value, arguments) | Kind::Test(value, _, arguments, _) => value.depth.max(of(arguments)),
-        Kind::Filter(value, filter) => value.depth.max(of(&filter.arguments)),
-    };
+    let mut inner = 0;
+    kind.parts(&mut |part| inner = part.depth.max(inner));
     if inner >= MOST_DEPTH {
         return Err(TemplateError::at(line, "the expression is too deep"));
     }

@@ -2,7 +2,7 @@
 
 use super::arguments::Values;
 use super::ast::Filter;
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
 use super::marked::refuse_marked;
 use super::numbers;
@@ -61,7 +61,7 @@ impl<'a> Evaluator<'a> {
         write_str(&mut out, value)?;
         match out.finish() {
             Value::Text(text) => Ok(text),
-            _ => Err(TemplateError::new("a text is no text")),
+            _ => fail!("a text is no text"),
         }
     }
 
@@ -75,7 +75,7 @@ impl<'a> Evaluator<'a> {
             Value::Seq(seq) => seq.items.len(),
             Value::Dict(dict) => dict.entries.len(),
             Value::Loop(index) if *index < self.loops.len() => self.loops[*index].items.items.len(),
-            _ => return Err(TemplateError::new(format!("{} has no length", value.type_name()))),
+            _ => return fail!("{} has no length", value.type_name()),
         };
         Ok(Value::Int(length as i128))
     }
@@ -106,7 +106,7 @@ impl<'a> Evaluator<'a> {
                         }
                     },
                     Value::Float(value) if !value.is_nan() => Some(numbers::truncate(*value)?),
-                    Value::Undefined => return Err(TemplateError::new("'int' does not take undefined")),
+                    Value::Undefined => return fail!("'int' does not take undefined"),
                     value => value.as_int(),
                 };
                 Ok(match (parsed, default) {
@@ -119,7 +119,7 @@ impl<'a> Evaluator<'a> {
                 let [default] = values.take(name, ["default"])?;
                 let parsed = match value {
                     Value::Text(text) => numbers::parse_float(text),
-                    Value::Undefined => return Err(TemplateError::new("'float' does not take undefined")),
+                    Value::Undefined => return fail!("'float' does not take undefined"),
                     value => value.as_float(),
                 };
                 Ok(match (parsed, default) {
@@ -131,7 +131,7 @@ impl<'a> Evaluator<'a> {
             _ => {
                 let [precision, method] = values.take(name, ["precision", "method"])?;
                 let Some(number) = value.as_float() else {
-                    return Err(TemplateError::new(format!("'round' does not take {}", value.type_name())));
+                    return fail!("'round' does not take {}", value.type_name());
                 };
                 let precision = precision.int_or(0)?;
                 let scaled = |to_int: fn(f64) -> f64| {
@@ -141,7 +141,7 @@ impl<'a> Evaluator<'a> {
                     if scaled.is_finite() {
                         Ok(Value::Float((scaled + 0.0) / unit))
                     } else {
-                        Err(TemplateError::new("'round' does not take a number that is not finite"))
+                        fail!("'round' does not take a number that is not finite")
                     }
                 };
                 match method.text_or("common")? {
@@ -155,7 +155,7 @@ impl<'a> Evaluator<'a> {
                     }),
                     "ceil" => scaled(f64::ceil),
                     "floor" => scaled(f64::floor),
-                    _ => Err(TemplateError::new("the method is common, ceil or floor")),
+                    _ => fail!("the method is common, ceil or floor"),
                 }
             }
         }
@@ -188,7 +188,7 @@ impl<'a> Evaluator<'a> {
             }
             "indent" => match value {
                 Value::Text(_) => self.indent(text, values),
-                _ => Err(TemplateError::new(format!("'indent' does not take {}", value.type_name()))),
+                _ => fail!("'indent' does not take {}", value.type_name()),
             },
             "center" => {
                 let [width] = values.take(name, ["width"])?;
@@ -196,7 +196,7 @@ impl<'a> Evaluator<'a> {
             }
             "format" => {
                 if !values.named.is_empty() {
-                    return Err(TemplateError::new("'format' takes no arguments with names"));
+                    return fail!("'format' takes no arguments with names");
                 }
                 refuse_marked("format", text)?;
                 self.printf(text, &values.positional, true)
@@ -259,7 +259,7 @@ impl<'a> Evaluator<'a> {
         };
         self.meter.read(text.len() + end.len())?;
         let Some(kept) = length.checked_sub(end.chars().count()) else {
-            return Err(TemplateError::new("the length is less than that of the end"));
+            return fail!("the length is less than that of the end");
         };
         if text.chars().count() <= length.saturating_add(leeway) {
             return Ok(Value::Text(text.clone()));
@@ -292,9 +292,9 @@ impl<'a> Evaluator<'a> {
             }
             Some(Value::Seq(seq)) => match seq.items.as_slice() {
                 [Value::Text(item), Value::Text(key)] => (item.clone(), key.clone()),
-                _ => return Err(TemplateError::new("'tojson' takes two separators")),
+                _ => return fail!("'tojson' takes two separators"),
             },
-            Some(_) => return Err(TemplateError::new("'tojson' takes two separators")),
+            Some(_) => return fail!("'tojson' takes two separators"),
         };
         let style = JsonStyle { indent, item, key, ascii: ascii.is_true(), sorted: sorted.is_true() };
         let mut out = self.builder()?;

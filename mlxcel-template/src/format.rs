@@ -1,8 +1,9 @@
 //! `text.format(…)`.
 
 use super::arguments::Values;
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
+use super::meter::TextBuilder;
 use super::numerals::{float_text, int_text};
 use super::origin::Origin;
 use super::print::{write_repr, write_str};
@@ -46,7 +47,7 @@ impl<'a> Evaluator<'a> {
         levels: usize,
     ) -> Result<Value<'a>> {
         if levels == 0 {
-            return Err(TemplateError::new("the fields of a format are nested too deep"));
+            return fail!("the fields of a format are nested too deep");
         }
         let mut out = self.builder()?;
         let mut start = 0;
@@ -59,7 +60,7 @@ impl<'a> Evaluator<'a> {
                 continue;
             }
             let Some(length) = end_of_field(rest).filter(|_| text[at..].starts_with('{')) else {
-                return Err(TemplateError::new("a field of a format does not end"));
+                return fail!("a field of a format does not end");
             };
             let field = &rest[..length];
             start = at + length + 2;
@@ -81,9 +82,7 @@ impl<'a> Evaluator<'a> {
                     write(&mut converted, &value)?;
                     converted.finish()
                 }
-                Some(other) => {
-                    return Err(TemplateError::new(format!("the conversion '!{other}' is not supported")));
-                }
+                Some(other) => return fail!("the conversion '!{other}' is not supported"),
             };
             if specification.is_empty() {
                 write_str(&mut out, &value)?;
@@ -108,11 +107,7 @@ impl<'a> Evaluator<'a> {
                 (None, Numbering::Automatic(next)) => (next, Numbering::Automatic(next + 1)),
                 (None, Numbering::Unknown) => (0, Numbering::Automatic(1)),
                 (Some(number), Numbering::ByHand | Numbering::Unknown) => (number, Numbering::ByHand),
-                _ => {
-                    return Err(TemplateError::new(
-                        "the fields of a format are numbered by hand and by order",
-                    ));
-                }
+                _ => return fail!("the fields of a format are numbered by hand and by order"),
             };
             *numbering = now;
             values.positional.get(at)
@@ -177,13 +172,25 @@ impl<'a> Evaluator<'a> {
         };
         let fill = Text::Borrowed(how.fill, specification.origin());
         let mut out = self.builder()?;
-        out.repeat(&fill, before)?;
-        out.push_part(&text, 0..sign)?;
-        out.repeat(&fill, inside)?;
-        out.push_part(&text, sign..text.len())?;
-        out.repeat(&fill, missing - before - inside)?;
+        let counts = [before, inside, missing - before - inside];
+        push_filled(&mut out, &text, (sign, text.len()), &fill, counts)?;
         Ok(out.into_text())
     }
+}
+
+/// Writes a text up to `end` with fills before it, behind its sign and behind it.
+pub(super) fn push_filled(
+    out: &mut TextBuilder,
+    text: &Text<'_>,
+    (sign, end): (usize, usize),
+    fill: &Text<'_>,
+    [before, inside, behind]: [usize; 3],
+) -> Result<()> {
+    out.repeat(fill, before)?;
+    out.push_part(text, 0..sign)?;
+    out.repeat(fill, inside)?;
+    out.push_part(text, sign..end)?;
+    out.repeat(fill, behind)
 }
 
 /// Where the field that `rest` begins with ends: at the bracket that closes it.
@@ -292,7 +299,7 @@ impl<'t> Specification<'t> {
 }
 
 /// The number that `text` begins with, if there is one, and what follows it; `None` if it is too large.
-fn digits(text: &str) -> Option<(Option<usize>, &str)> {
+pub(super) fn digits(text: &str) -> Option<(Option<usize>, &str)> {
     let length = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(length);
     let value = if digits.is_empty() { None } else { Some(digits.parse().ok()?) };

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::ast::{Arguments, Expr, Kind, Macro, Statement, StatementKind, Target};
+use super::ast::{Expr, Filter, Kind, Macro, Statement, StatementKind, Target};
 
 /// Inserts a [`StatementKind::Hide`] at the start of each block with such names that blocks within it mention
 /// earlier.
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
                     self.set(target, in_branch);
                 }
                 StatementKind::SetBlock(target, filters, body) => {
-                    filters.iter().for_each(|filter| self.arguments(&filter.arguments));
+                    self.filters(filters);
                     self.block([], |walk| walk.statements(body, false));
                     self.set(target, in_branch);
                 }
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
                     self.definition(body);
                 }
                 StatementKind::Filter(filters, body) => {
-                    filters.iter().for_each(|filter| self.arguments(&filter.arguments));
+                    self.filters(filters);
                     self.block([], |walk| walk.statements(body, false));
                 }
                 StatementKind::With(assignments, body) => {
@@ -182,46 +182,13 @@ impl<'a> Walk<'a> {
 
     fn expression(&mut self, expr: &'a Expr) {
         match &expr.kind {
-            Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) | Kind::Text(_) => {}
             Kind::Name(name) => self.mention(name),
-            Kind::List(items) | Kind::Tuple(items) | Kind::Concat(items) => {
-                items.iter().for_each(|item| self.expression(item));
-            }
-            Kind::Dict(entries) => {
-                entries.iter().flat_map(|(key, value)| [key, value]).for_each(|part| self.expression(part));
-            }
-            Kind::Unary(_, value) | Kind::Attribute(value, _) => self.expression(value),
-            Kind::Binary(_, pair) | Kind::And(pair) | Kind::Or(pair) | Kind::Item(pair) => {
-                self.expression(&pair.0);
-                self.expression(&pair.1);
-            }
-            Kind::Compare(first, others) => {
-                self.expression(first);
-                others.iter().for_each(|(_, other)| self.expression(other));
-            }
-            Kind::Choice(pair, otherwise) => {
-                self.expression(&pair.0);
-                self.expression(&pair.1);
-                otherwise.iter().for_each(|otherwise| self.expression(otherwise));
-            }
-            Kind::Slice(value, parts) => {
-                self.expression(value);
-                parts.iter().flatten().for_each(|part| self.expression(part));
-            }
-            Kind::Call(value, arguments) | Kind::Test(value, _, arguments, _) => {
-                self.expression(value);
-                self.arguments(arguments);
-            }
-            Kind::Filter(value, filter) => {
-                self.expression(value);
-                self.arguments(&filter.arguments);
-            }
+            kind => kind.parts(&mut |part| self.expression(part)),
         }
     }
 
-    fn arguments(&mut self, arguments: &'a Arguments) {
-        arguments.positional.iter().for_each(|value| self.expression(value));
-        arguments.named.iter().for_each(|(_, value)| self.expression(value));
+    fn filters(&mut self, filters: &'a [Filter]) {
+        filters.iter().for_each(|filter| filter.arguments.parts(&mut |value| self.expression(value)));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::evaluate::Evaluator;
 use super::meter::Charge;
 use super::methods;
@@ -12,12 +12,12 @@ impl<'a> Evaluator<'a> {
     /// What going through a value gives: the items of a list, the keys of a dictionary, the characters of a
     /// text.
     pub(super) fn iterate(&self, value: &Value<'a>) -> Result<Rc<Seq<'a>>> {
-        let mut list = match value {
-            Value::Seq(seq) => return Ok(Rc::clone(seq)),
-            Value::Undefined | Value::Dict(_) | Value::Text(_) => self.list()?,
-            _ => return Err(TemplateError::new(format!("nothing can go through {}", value.type_name()))),
-        };
+        if let Value::Seq(seq) = value {
+            return Ok(Rc::clone(seq));
+        }
+        let mut list = self.list()?;
         match value {
+            Value::Undefined => {}
             Value::Dict(dict) => {
                 for (key, _) in &dict.entries {
                     list.push(key.clone())?;
@@ -28,15 +28,14 @@ impl<'a> Evaluator<'a> {
                     list.push(self.part(text, at..at + character.len_utf8())?)?;
                 }
             }
-            _ => {}
+            _ => return fail!("nothing can go through {}", value.type_name()),
         }
         match list.finish() {
             Value::Seq(seq) => Ok(seq),
-            _ => Err(TemplateError::new("a list is no list")),
+            _ => fail!("a list is no list"),
         }
     }
 
-    /// A part of a text.
     pub(super) fn part(&self, text: &Text<'a>, range: std::ops::Range<usize>) -> Result<Value<'a>> {
         match text {
             Text::Borrowed(text, origin) => Ok(Value::text_from(&text[range], *origin)),
@@ -58,11 +57,11 @@ impl<'a> Evaluator<'a> {
                 Ok(value.unwrap_or(Value::Undefined))
             }
             Value::Loop(index) => self.loop_attribute(*index, name),
-            Value::Macro(index) if name == "name" => Ok(self
-                .macros
-                .get(*index)
-                .map_or(Value::Undefined, |(definition, _)| Value::text(&definition.name))),
-            Value::Undefined => Err(TemplateError::new(format!("undefined has no attribute '{name}'"))),
+            Value::Macro(index) if name == "name" => {
+                let definition = self.macros.get(*index);
+                Ok(definition.map_or(Value::Undefined, |(definition, _)| Value::text(&definition.name)))
+            }
+            Value::Undefined => fail!("undefined has no attribute '{name}'"),
             _ if methods::exists(value, name) => Ok(Value::Method),
             Value::Dict(dict) => Ok(dict.get_text(name, &self.meter)?.unwrap_or(Value::Undefined)),
             _ => Ok(Value::Undefined),
@@ -71,28 +70,24 @@ impl<'a> Evaluator<'a> {
 
     /// `value[key]`: an item, else an attribute.
     pub(super) fn item(&self, value: &Value<'a>, key: &Value<'a>) -> Result<Value<'a>> {
-        match (value, key) {
+        match (value, key.as_int()) {
             (Value::Dict(dict), _) => {
                 if let Some(value) = dict.get(key, &self.meter)? {
                     return Ok(value);
                 }
             }
-            (Value::Seq(seq), _) => {
-                if let Some(index) = key.as_int() {
-                    let item = position(index, seq.items.len()).map(|index| seq.items[index].clone());
-                    return Ok(item.unwrap_or(Value::Undefined));
-                }
+            (Value::Seq(seq), Some(index)) => {
+                let item = position(index, seq.items.len()).map(|index| seq.items[index].clone());
+                return Ok(item.unwrap_or(Value::Undefined));
             }
-            (Value::Text(text), _) => {
-                if let Some(index) = key.as_int() {
-                    return self.keep_mark(text.is_marked(), self.character(text, index)?);
-                }
+            (Value::Text(text), Some(index)) => {
+                return self.keep_mark(text.is_marked(), self.character(text, index)?);
             }
             _ => {}
         }
         match key {
             Value::Text(name) => self.attribute(value, name),
-            _ if value.is_undefined() => Err(TemplateError::new("undefined has no items")),
+            _ if value.is_undefined() => fail!("undefined has no items"),
             _ => Ok(Value::Undefined),
         }
     }
@@ -117,7 +112,7 @@ impl<'a> Evaluator<'a> {
     pub(super) fn slice(&self, value: &Value<'a>, parts: [Option<i128>; 3]) -> Result<Value<'a>> {
         let step = parts[2].unwrap_or(1);
         if step == 0 {
-            return Err(TemplateError::new("a slice's step is zero"));
+            return fail!("a slice's step is zero");
         }
         match value {
             Value::Seq(seq) => {
@@ -150,7 +145,7 @@ impl<'a> Evaluator<'a> {
                 }
                 Ok(out.finish())
             }
-            _ => Err(TemplateError::new(format!("{} cannot be sliced", value.type_name()))),
+            _ => fail!("{} cannot be sliced", value.type_name()),
         }
     }
 

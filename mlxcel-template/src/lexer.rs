@@ -3,7 +3,7 @@
 //! Blocks are trimmed as transformers sets Jinja up: the line break after a block goes, and the spaces before
 //! a block that begins its line (`trim_blocks`, `lstrip_blocks`).
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 
 /// How many bytes a template may have; published ones have up to some 30,000.
 pub(super) const MOST_SOURCE: usize = 1 << 20;
@@ -41,10 +41,7 @@ const SIGNS: [&str; 29] = [
 /// The tokens of `source`, each with its line; the last is [`Token::End`].
 pub(super) fn tokens(source: &str) -> Result<Vec<(Token, u32)>> {
     if source.len() > MOST_SOURCE {
-        return Err(TemplateError::new(format!(
-            "the template has {} bytes, more than {MOST_SOURCE}",
-            source.len()
-        )));
+        return fail!("the template has {} bytes, more than {MOST_SOURCE}", source.len());
     }
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let source = source.strip_suffix('\n').unwrap_or(&source);

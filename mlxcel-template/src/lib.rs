@@ -192,7 +192,7 @@ impl Template {
                     list.finish()
                 }
             };
-            evaluator.define(name, value)?;
+            evaluator.scopes.set(name, value)?;
         }
         let (text, origins) = evaluator.run(&self.0)?;
         Ok(Rendered { text, origins })

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::arguments::Values;
 use super::ast::Binary;
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::evaluate::Evaluator;
 use super::value::Value;
 
@@ -92,7 +92,7 @@ impl<'a> Evaluator<'a> {
                 Ok(sum)
             }
             "batch" | "slice" => self.parts(name, &value, values),
-            _ => Err(TemplateError::new(format!("there is no filter '{name}'"))),
+            _ => fail!("there is no filter '{name}'"),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Evaluator<'a> {
         let by_value = match by.text_or("key")? {
             "key" => false,
             "value" => true,
-            _ => return Err(TemplateError::new("'dictsort' sorts by key or value")),
+            _ => return fail!("'dictsort' sorts by key or value"),
         };
         match value {
             Value::Dict(dict) => {
@@ -133,7 +133,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             Value::Undefined if name == "items" => {}
-            _ => return Err(TemplateError::new(format!("'{name}' does not take {}", value.type_name()))),
+            _ => return fail!("'{name}' does not take {}", value.type_name()),
         }
         if name == "items" {
             return Ok(pairs.finish());
@@ -285,7 +285,7 @@ impl<'a> Evaluator<'a> {
         let mut values = values.clone();
         let attribute = if name.ends_with("attr") {
             if values.positional.is_empty() {
-                return Err(TemplateError::new(format!("'{name}' takes the name of an attribute")));
+                return fail!("'{name}' takes the name of an attribute");
             }
             Some(values.positional.remove(0))
         } else {
@@ -314,7 +314,7 @@ impl<'a> Evaluator<'a> {
         let [size, fill] = values.take(name, ["size", "fill_with"])?;
         let size = size.count_or(0)?;
         if size == 0 {
-            return Err(TemplateError::new(format!("'{name}' takes a number from 1 on")));
+            return fail!("'{name}' takes a number from 1 on");
         }
         let items = self.iterate(value)?;
         let items = &items.items;

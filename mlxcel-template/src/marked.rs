@@ -6,7 +6,6 @@ use super::evaluate::Evaluator;
 use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
-    /// `text`, marked.
     pub(super) fn marked(&self, text: &Text<'a>) -> Result<Value<'a>> {
         let mut out = self.builder()?;
         out.push_text(text)?;

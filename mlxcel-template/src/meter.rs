@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::origin::{Origin, Origins};
 use super::value::{Dict, Seq, Text, Value};
 
@@ -44,7 +44,7 @@ impl Meter {
             }
             None => {
                 self.work.set(0);
-                Err(TemplateError::new("the template takes too many steps"))
+                fail!("the template takes too many steps")
             }
         }
     }
@@ -60,7 +60,7 @@ impl Meter {
                 self.memory.set(left);
                 Ok(())
             }
-            None => Err(TemplateError::new("the template takes too much memory")),
+            None => fail!("the template takes too much memory"),
         }
     }
 }
@@ -237,7 +237,6 @@ impl<'a> DictBuilder<'a> {
         Ok(())
     }
 
-    /// Sets the value of a key.
     pub(super) fn set(&mut self, key: Value<'a>, value: Value<'a>) -> Result<()> {
         self.charge.meter.work(1 + self.entries.len() / 4)?;
         self.depth = deeper(self.depth, &value)?;
@@ -259,7 +258,7 @@ impl<'a> DictBuilder<'a> {
 fn deeper(depth: u16, value: &Value<'_>) -> Result<u16> {
     let depth = depth.max(value.depth());
     if depth >= MOST_NESTED {
-        return Err(TemplateError::new("lists and dictionaries are nested too deep"));
+        return fail!("lists and dictionaries are nested too deep");
     }
     Ok(depth)
 }

@@ -3,7 +3,7 @@
 
 use super::arguments::Values;
 use super::digits::{is_decimal, is_digit};
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
 use super::marked::refuse_marked;
 use super::strings::{self, SPACE, Side, ZERO};
@@ -24,7 +24,6 @@ const CHANGING: [&str; 12] = [
     "popitem", "add",
 ];
 
-/// Whether `value` has a method of this name.
 pub(super) fn exists(value: &Value<'_>, name: &str) -> bool {
     match value {
         Value::Text(_) => OF_TEXTS.contains(&name),
@@ -86,12 +85,12 @@ impl<'a> Evaluator<'a> {
                     if name == "count" {
                         Ok(Value::Int(count))
                     } else {
-                        Err(TemplateError::new("the list does not contain the value"))
+                        fail!("the list does not contain the value")
                     }
                 }
                 _ => Err(changes(name)),
             },
-            _ => Err(TemplateError::new(format!("{} has no method '{name}'", value.type_name()))),
+            _ => fail!("{} has no method '{name}'", value.type_name()),
         }
     }
 
@@ -141,13 +140,13 @@ impl<'a> Evaluator<'a> {
                         Ok(Value::Bool(seq.items.iter().filter_map(Value::as_text).any(meets)))
                     }
                     Value::Text(affix) => Ok(Value::Bool(meets(affix))),
-                    _ => Err(TemplateError::new(format!("'{name}' does not take {}", affix.type_name()))),
+                    _ => fail!("'{name}' does not take {}", affix.type_name()),
                 }
             }
             "replace" => {
                 let [old, new, count] = values.take(name, ["old", "new", "count"])?;
                 let (Value::Text(old), Value::Text(new)) = (&old, &new) else {
-                    return Err(TemplateError::new("'replace' takes two strings"));
+                    return fail!("'replace' takes two strings");
                 };
                 self.replace(text, old, new, count.int_or(-1)?)
             }
@@ -155,10 +154,7 @@ impl<'a> Evaluator<'a> {
                 let [items] = values.take(name, ["iterable"])?;
                 let items = self.iterate(&items)?;
                 if let Some(other) = items.items.iter().find(|item| item.as_text().is_none()) {
-                    return Err(TemplateError::new(format!(
-                        "'join' takes strings and not {}",
-                        other.type_name()
-                    )));
+                    return fail!("'join' takes strings and not {}", other.type_name());
                 }
                 self.join(text, &items.items)
             }
@@ -171,7 +167,7 @@ impl<'a> Evaluator<'a> {
                 match found {
                     Some(at) => Ok(Value::Int(at as i128)),
                     None if name.ends_with("find") => Ok(Value::Int(-1)),
-                    None => Err(TemplateError::new("the substring is not found")),
+                    None => fail!("the substring is not found"),
                 }
             }
             "count" => {
@@ -200,7 +196,7 @@ impl<'a> Evaluator<'a> {
                     fill => self.text_of(fill)?,
                 };
                 if fill.chars().count() != 1 {
-                    return Err(TemplateError::new("the fill character must be a single character"));
+                    return fail!("the fill character must be a single character");
                 }
                 let side = match name {
                     "center" => Side::Both,
@@ -224,7 +220,7 @@ impl<'a> Evaluator<'a> {
                 let [separator] = values.take(name, ["sep"])?;
                 let separator = separator.text_or("")?;
                 if separator.is_empty() {
-                    return Err(TemplateError::new("the separator is empty"));
+                    return fail!("the separator is empty");
                 }
                 let at = if name == "partition" { text.find(separator) } else { text.rfind(separator) };
                 let (first, second) = match at {
@@ -294,7 +290,7 @@ impl<'a> Evaluator<'a> {
             "isascii" => Ok(Value::Bool(text.is_ascii())),
             "isupper" => Ok(Value::Bool(strings::is_upper(text))),
             "islower" => Ok(Value::Bool(strings::is_lower(text))),
-            _ => Err(TemplateError::new(format!("the method '{name}' is not supported"))),
+            _ => fail!("the method '{name}' is not supported"),
         }
     }
 }

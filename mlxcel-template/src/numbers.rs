@@ -2,7 +2,7 @@
 
 use super::ast::Binary;
 use super::digits::in_ascii;
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::lexer::is_space;
 use super::value::Value;
 
@@ -13,11 +13,11 @@ pub(super) fn binary<'a>(operator: Binary, left: &Value<'_>, right: &Value<'_>) 
     }
     let (Some(a), Some(b)) = (left.as_float(), right.as_float()) else {
         let (left, right) = (left.type_name(), right.type_name());
-        return Err(TemplateError::new(format!("'{}' does not take {left} and {right}", sign(operator))));
+        return fail!("'{}' does not take {left} and {right}", sign(operator));
     };
     let divides = matches!(operator, Binary::Divide | Binary::FloorDivide | Binary::Remainder);
     if divides && b == 0.0 {
-        return Err(TemplateError::new("division by zero"));
+        return fail!("division by zero");
     }
     Ok(Value::Float(match operator {
         Binary::Add => a + b,
@@ -33,7 +33,7 @@ pub(super) fn binary<'a>(operator: Binary, left: &Value<'_>, right: &Value<'_>) 
 fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
     let divides = matches!(operator, Binary::Divide | Binary::FloorDivide | Binary::Remainder);
     if divides && b == 0 {
-        return Err(TemplateError::new("division by zero"));
+        return fail!("division by zero");
     }
     let value = match operator {
         Binary::Add => a.checked_add(b),
@@ -59,12 +59,12 @@ fn of_ints<'a>(operator: Binary, a: i128, b: i128) -> Result<Value<'a>> {
 
 fn power<'a>(a: f64, b: f64) -> Result<Value<'a>> {
     if a == 0.0 && b < 0.0 {
-        return Err(TemplateError::new("zero cannot be raised to a negative power"));
+        return fail!("zero cannot be raised to a negative power");
     }
     let value = a.powf(b);
     match (a.is_finite() && b.is_finite(), value) {
-        (true, value) if value.is_nan() => Err(TemplateError::new("complex numbers are not supported")),
-        (true, value) if value.is_infinite() => Err(TemplateError::new("a float is too large")),
+        (true, value) if value.is_nan() => fail!("complex numbers are not supported"),
+        (true, value) if value.is_infinite() => fail!("a float is too large"),
         _ => Ok(Value::Float(value)),
     }
 }
@@ -147,7 +147,7 @@ fn without_underscores(text: &str, is_digit: fn(&u8) -> bool) -> Option<String> 
 /// Python's `int(value)` of a finite float.
 pub(super) fn truncate(value: f64) -> Result<i128> {
     // What lies within is exact in both.
-    if value.abs() < 1e38 { Ok(value as i128) } else { Err(TemplateError::new("an integer is too large")) }
+    if value.abs() < 1e38 { Ok(value as i128) } else { fail!("an integer is too large") }
 }
 
 /// Python's `round(value, -digits)` of an integer: ties go to the even multiple.

@@ -1,6 +1,6 @@
 //! The digits of numbers, as Python's formats have them, without a sign.
 
-use super::print::float;
+use super::print::{exponential, float};
 
 /// The digits of an integer of the kind `b`, `o`, `x`, `X`, or of any other one as a decimal number.
 pub(super) fn int_text(kind: char, magnitude: u128) -> String {
@@ -44,9 +44,7 @@ fn general(magnitude: f64, digits: usize, has_point: bool) -> String {
 fn with_exponent(magnitude: f64, decimals: usize, is_short: bool) -> String {
     let text = format!("{magnitude:.decimals$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let digits = if is_short { without_zeros(digits) } else { digits };
-    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
-    format!("{digits}e{sign}{exponent:0>2}")
+    exponential(if is_short { without_zeros(digits) } else { digits }, exponent)
 }
 
 fn without_zeros(text: &str) -> &str {

@@ -1,7 +1,7 @@
 //! Operators.
 
 use super::ast::{Binary, Comparison, Expr, Kind, Unary};
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
 use super::marked::refuse_marked;
 use super::numbers;
@@ -9,7 +9,6 @@ use super::print::write_str;
 use super::value::Value;
 
 impl<'a> Evaluator<'a> {
-    /// The value of an expression.
     pub(super) fn value(&mut self, expr: &'a Expr) -> Result<Value<'a>> {
         self.deeper(|this| this.compute(expr))
     }
@@ -171,7 +170,7 @@ impl<'a> Evaluator<'a> {
                     self.meter.read(text.len() + part.len())?;
                     Ok(text.contains(part))
                 }
-                None => Err(TemplateError::new(format!("{} cannot be in a string", item.type_name()))),
+                None => fail!("{} cannot be in a string", item.type_name()),
             },
             Value::Dict(dict) => Ok(dict.get(item, &self.meter)?.is_some()),
             Value::Seq(seq) => {
@@ -183,7 +182,7 @@ impl<'a> Evaluator<'a> {
                 Ok(false)
             }
             Value::Undefined => Ok(false),
-            _ => Err(TemplateError::new(format!("nothing is in {}", container.type_name()))),
+            _ => fail!("nothing is in {}", container.type_name()),
         }
     }
 
@@ -240,7 +239,7 @@ impl<'a> Evaluator<'a> {
 fn times(count: &Value<'_>) -> Result<usize> {
     match count.as_int() {
         Some(count) => Ok(usize::try_from(count.max(0)).unwrap_or(usize::MAX)),
-        None => Err(TemplateError::new(format!("nothing can be repeated {} times", count.type_name()))),
+        None => fail!("nothing can be repeated {} times", count.type_name()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Parsing statements; expressions are in [`expression`](super::expression).
 
-use super::ast::{Expr, For, Kind, Macro, Statement, StatementKind, Target};
+use super::ast::{Expr, Filter, For, Kind, Macro, Statement, StatementKind, Target};
 use super::error::{Result, TemplateError};
 use super::hidden::hide;
 use super::lexer::{Token, tokens};
@@ -11,6 +11,7 @@ const MOST_NESTED: usize = 40;
 /// What ends a list of statements, when it is the first word of a block.
 type Ends = &'static [&'static str];
 
+#[derive(Default)]
 pub(super) struct Parser {
     tokens: Vec<(Token, u32)>,
     position: usize,
@@ -21,15 +22,8 @@ pub(super) struct Parser {
     pub(super) takes_more: (bool, bool, bool),
 }
 
-/// Parses a template.
 pub(super) fn parse(source: &str) -> Result<Vec<Statement>> {
-    let mut parser = Parser {
-        tokens: tokens(source)?,
-        position: 0,
-        nested: 0,
-        in_loop: false,
-        takes_more: (false, false, false),
-    };
+    let mut parser = Parser { tokens: tokens(source)?, ..Parser::default() };
     let mut statements = parser.statements(&[])?;
     hide(&mut statements);
     Ok(statements)
@@ -128,10 +122,8 @@ impl Parser {
             let kind = match self.next() {
                 Token::End if ends.is_empty() => return Ok(statements),
                 Token::End => {
-                    return Err(TemplateError::at(
-                        line,
-                        format!("the template ends before '{}'", ends.join("' or '")),
-                    ));
+                    let message = format!("the template ends before '{}'", ends.join("' or '"));
+                    return Err(TemplateError::at(line, message));
                 }
                 Token::Data(text) => StatementKind::Data(text),
                 Token::OutputBegin => {
@@ -199,11 +191,8 @@ impl Parser {
                 Ok(StatementKind::Call(call, body))
             }
             "filter" => {
-                let mut filters = vec![self.filter()?];
-                while self.takes("|") {
-                    filters.push(self.filter()?);
-                }
-                self.end_of_block()?;
+                let first = self.filter()?;
+                let filters = self.filters(vec![first])?;
                 Ok(StatementKind::Filter(filters, self.body(&["endfilter"])?))
             }
             "with" => {
@@ -231,20 +220,17 @@ impl Parser {
 
     fn if_block(&mut self) -> Result<StatementKind> {
         let mut branches = Vec::new();
-        let mut otherwise = Vec::new();
         loop {
             let condition = self.tuple(Self::expression)?;
             self.end_of_block()?;
             let body = self.nested(|parser| parser.statements(&["elif", "else", "endif"]))?;
             branches.push((condition, body));
-            match self.name()?.as_str() {
-                "elif" => continue,
-                "else" => {
-                    self.end_of_block()?;
-                    otherwise = self.body(&["endif"])?;
-                }
-                _ => self.end_of_block()?,
+            let next = self.name()?;
+            if next == "elif" {
+                continue;
             }
+            self.end_of_block()?;
+            let otherwise = if next == "else" { self.body(&["endif"])? } else { Vec::new() };
             return Ok(StatementKind::If(branches, otherwise));
         }
     }
@@ -261,13 +247,9 @@ impl Parser {
         let outer = std::mem::replace(&mut self.in_loop, true);
         let body = self.nested(|parser| parser.statements(&["else", "endfor"]))?;
         self.in_loop = outer;
-        let otherwise = if self.name()? == "else" {
-            self.end_of_block()?;
-            self.body(&["endfor"])?
-        } else {
-            self.end_of_block()?;
-            Vec::new()
-        };
+        let has_else = self.name()? == "else";
+        self.end_of_block()?;
+        let otherwise = if has_else { self.body(&["endfor"])? } else { Vec::new() };
         Ok(StatementKind::For(Box::new(For { target, iterable, condition, recursive, body, otherwise })))
     }
 
@@ -278,12 +260,17 @@ impl Parser {
             self.end_of_block()?;
             return Ok(StatementKind::Set(target, value));
         }
-        let mut filters = Vec::new();
+        let filters = self.filters(Vec::new())?;
+        Ok(StatementKind::SetBlock(target, filters, self.body(&["endset"])?))
+    }
+
+    /// These filters and those that follow them, up to the end of the block.
+    fn filters(&mut self, mut filters: Vec<Filter>) -> Result<Vec<Filter>> {
         while self.takes("|") {
             filters.push(self.filter()?);
         }
         self.end_of_block()?;
-        Ok(StatementKind::SetBlock(target, filters, self.body(&["endset"])?))
+        Ok(filters)
     }
 
     /// Names, with commas between them.
@@ -321,19 +308,11 @@ impl Parser {
 
     fn parameters(&mut self) -> Result<Vec<(String, Option<Expr>)>> {
         self.expect("(")?;
-        let mut parameters = Vec::new();
-        while !self.takes(")") {
-            if !parameters.is_empty() {
-                self.expect(",")?;
-                if self.takes(")") {
-                    break;
-                }
-            }
-            let name = self.name()?;
-            let default = if self.takes("=") { Some(self.expression()?) } else { None };
-            parameters.push((name, default));
-        }
-        Ok(parameters)
+        self.separated(")", |parser| {
+            let name = parser.name()?;
+            let default = if parser.takes("=") { Some(parser.expression()?) } else { None };
+            Ok((name, default))
+        })
     }
 
     fn macro_body(

@@ -2,7 +2,7 @@
 
 use super::arguments::Values;
 use super::ast::{Binary, Comparison};
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::evaluate::Evaluator;
 use super::strings;
 use super::value::Value;
@@ -53,7 +53,7 @@ impl<'a> Evaluator<'a> {
                 if name == "upper" { strings::is_upper(&text) } else { strings::is_lower(&text) }
             }
             "escaped" => matches!(value, Value::Text(text) if text.is_marked()),
-            _ => return Err(TemplateError::new(format!("there is no test '{name}'"))),
+            _ => return fail!("there is no test '{name}'"),
         })
     }
 
@@ -63,7 +63,6 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// The comparison of a test.
 fn comparison(name: &str) -> Option<Comparison> {
     Some(match name {
         "eq" | "equalto" | "==" => Comparison::Equal,

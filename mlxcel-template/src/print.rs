@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::meter::TextBuilder;
 use super::origin::Origin;
 use super::value::{Function, Text, Value};
@@ -93,6 +93,11 @@ pub(super) fn float(value: f64) -> String {
     let decimals = text.bytes().take_while(|&byte| byte != b'e').filter(u8::is_ascii_digit).count() - 1;
     let text = even(format!("{value:.decimals$e}"), text, value);
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    exponential(digits, exponent)
+}
+
+/// Digits and an exponent of at least two digits, with its sign.
+pub(super) fn exponential(digits: &str, exponent: &str) -> String {
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
     format!("{digits}e{sign}{exponent:0>2}")
 }
@@ -173,7 +178,7 @@ pub(super) fn write_json(
             let mut entries: Vec<_> = dict.entries.iter().collect();
             if style.sorted {
                 if entries.iter().any(|(key, _)| key.as_text().is_none()) {
-                    return Err(TemplateError::new("tojson sorts keys that are strings"));
+                    return fail!("tojson sorts keys that are strings");
                 }
                 entries.sort_by(|(a, _), (b, _)| a.as_text().cmp(&b.as_text()));
             }
@@ -186,7 +191,7 @@ pub(super) fn write_json(
             finish(out, style, dict.entries.len(), depth)?;
             out.push("}")
         }
-        _ => Err(TemplateError::new(format!("JSON cannot hold {}", value.type_name()))),
+        _ => fail!("JSON cannot hold {}", value.type_name()),
     }
 }
 
@@ -209,13 +214,8 @@ fn break_line(out: &mut TextBuilder, style: &JsonStyle<'_>, depth: usize) -> Res
 }
 
 fn json_float(value: f64) -> String {
-    if value.is_nan() {
-        "NaN".to_owned()
-    } else if value.is_infinite() {
-        if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
-    } else {
-        float(value)
-    }
+    let text = float(value);
+    if value.is_finite() { text } else { text.replace("nan", "NaN").replace("inf", "Infinity") }
 }
 
 fn write_json_key(out: &mut TextBuilder, key: &Value<'_>, ascii: bool) -> Result<()> {
@@ -225,7 +225,7 @@ fn write_json_key(out: &mut TextBuilder, key: &Value<'_>, ascii: bool) -> Result
         Value::Bool(value) => value.to_string(),
         Value::Int(value) => value.to_string(),
         Value::Float(value) => json_float(*value),
-        _ => return Err(TemplateError::new(format!("JSON has no key that is {}", key.type_name()))),
+        _ => return fail!("JSON has no key that is {}", key.type_name()),
     };
     write_json_string(out, &Text::Borrowed(&text, Origin::Template), ascii)
 }

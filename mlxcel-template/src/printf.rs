@@ -1,7 +1,8 @@
 //! `'%s' % value` and the filter `format`.
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, TemplateError, fail};
 use super::evaluate::Evaluator;
+use super::format::{digits, push_filled};
 use super::numerals::{float_text, int_text};
 use super::origin::Origin;
 use super::print::{write_repr, write_str};
@@ -10,7 +11,8 @@ use super::value::{Text, Value};
 
 impl<'a> Evaluator<'a> {
     /// Python's `format % arguments`, for strings and numbers. `uses_all` says whether an argument that the
-    /// format does not use is an error.
+    /// format does not use is an error; where it is none, `%(name)s` is a value of the dictionary that is the
+    /// argument.
     pub(super) fn printf(
         &mut self,
         format: &Text<'_>,
@@ -18,11 +20,20 @@ impl<'a> Evaluator<'a> {
         uses_all: bool,
     ) -> Result<Value<'a>> {
         let mut out = self.builder()?;
-        let mut arguments = arguments.iter();
+        let fields = match arguments {
+            [Value::Dict(fields)] if !uses_all => Some(fields),
+            _ => None,
+        };
+        let mut arguments = arguments.iter().cloned();
         let mut start = 0;
         while let Some(at) = format[start..].find('%').map(|at| start + at) {
             out.push_part(format, start..at)?;
             let spec = &format[at + 1..];
+            let (name, spec) = match spec.strip_prefix('(').map(|rest| rest.split_once(')')) {
+                Some(Some((name, spec))) => (Some(name), spec),
+                Some(None) => return fail!("a name in a format does not end"),
+                None => (None, spec),
+            };
             let flags = spec.len() - spec.trim_start_matches(['-', '+', ' ', '0', '#']).len();
             let (flags, spec) = spec.split_at(flags);
             let (width, spec) = number(spec)?;
@@ -33,31 +44,37 @@ impl<'a> Evaluator<'a> {
                 }
                 None => (None, spec),
             };
-            let Some(kind) = spec.chars().next() else {
-                return Err(TemplateError::new("a format ends after '%'"));
-            };
+            let Some(kind) = spec.chars().next() else { return fail!("a format ends after '%'") };
             start = format.len() - spec.len() + kind.len_utf8();
             if kind == '%' {
                 out.push_part(format, at..at + 1)?;
                 continue;
             }
-            let value =
-                arguments.next().ok_or_else(|| TemplateError::new("a format has too few arguments"))?;
+            let value = match (name, fields) {
+                (None, _) => arguments.next(),
+                (Some(name), Some(fields)) => {
+                    // As in Python, the dictionary itself is no value then.
+                    arguments.next();
+                    fields.get_text(name, &self.meter)?
+                }
+                (Some(_), None) => return fail!("a format with names takes a dictionary"),
+            };
+            let Some(value) = value else { return fail!("a format has too few arguments") };
             let mut piece = self.builder()?;
             match kind {
-                's' => write_str(&mut piece, value)?,
-                'r' => write_repr(&mut piece, value)?,
+                's' => write_str(&mut piece, &value)?,
+                'r' => write_repr(&mut piece, &value)?,
                 'd' | 'i' | 'u' | 'o' | 'x' | 'X' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-                    let text = number_text(kind, value, precision)?;
+                    let text = number_text(kind, &value, precision)?;
                     if flags.contains('#') {
-                        return Err(TemplateError::new("the flag '#' of a format is not supported"));
+                        return fail!("the flag '#' of a format is not supported");
                     }
                     if flags.contains(['+', ' ']) && !text.starts_with('-') {
                         piece.push(if flags.contains('+') { "+" } else { " " })?;
                     }
                     piece.push_as(&text, Origin::Template)?;
                 }
-                _ => return Err(TemplateError::new(format!("the format '%{kind}' is not supported"))),
+                _ => return fail!("the format '%{kind}' is not supported"),
             }
             let text = piece.into_text();
             let mut end = text.len();
@@ -66,21 +83,17 @@ impl<'a> Evaluator<'a> {
             }
             self.meter.read(end)?;
             let missing = width.saturating_sub(text[..end].chars().count());
-            if flags.contains('-') {
-                out.push_part(&text, 0..end)?;
-                out.repeat(&SPACE, missing)?;
-            } else if flags.contains('0') && !matches!(kind, 's' | 'r') {
-                let sign = usize::from(text.starts_with(['-', '+', ' ']));
-                out.push_part(&text, 0..sign)?;
-                out.repeat(&ZERO, missing)?;
-                out.push_part(&text, sign..end)?;
-            } else {
-                out.repeat(&SPACE, missing)?;
-                out.push_part(&text, 0..end)?;
-            }
+            let sign = usize::from(!matches!(kind, 's' | 'r') && text.starts_with(['-', '+', ' ']));
+            let (fill, before, inside) = match kind {
+                _ if flags.contains('-') => (&SPACE, 0, 0),
+                's' | 'r' => (&SPACE, missing, 0),
+                _ if flags.contains('0') => (&ZERO, 0, missing),
+                _ => (&SPACE, missing, 0),
+            };
+            push_filled(&mut out, &text, (sign, end), fill, [before, inside, missing - before - inside])?;
         }
         if uses_all && arguments.next().is_some() {
-            return Err(TemplateError::new("a format has too many arguments"));
+            return fail!("a format has too many arguments");
         }
         out.push_part(format, start..format.len())?;
         Ok(out.finish())
@@ -89,17 +102,15 @@ impl<'a> Evaluator<'a> {
 
 /// The number that `text` begins with, or zero, and what follows it.
 fn number(text: &str) -> Result<(usize, &str)> {
-    let length = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, rest) = text.split_at(length);
-    let value = if digits.is_empty() { Some(0) } else { digits.parse().ok() };
-    value.map(|value| (value, rest)).ok_or_else(|| TemplateError::new("a width is too large"))
+    let number = digits(text).map(|(value, rest)| (value.unwrap_or(0), rest));
+    number.ok_or_else(|| TemplateError::new("a width is too large"))
 }
 
 fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Result<String> {
     let no_number =
         || TemplateError::new(format!("the format '%{kind}' does not take {}", value.type_name()));
     if precision.is_some_and(|precision| precision > 1000) {
-        return Err(TemplateError::new("a precision is too large"));
+        return fail!("a precision is too large");
     }
     if matches!(kind, 'e' | 'E' | 'f' | 'F' | 'g' | 'G') {
         let value = value.as_float().ok_or_else(no_number)?;
@@ -113,6 +124,6 @@ fn number_text(kind: char, value: &Value<'_>, precision: Option<usize>) -> Resul
         value => value.as_int().ok_or_else(no_number)?,
     };
     let (sign, magnitude) = if value < 0 { ("-", value.unsigned_abs()) } else { ("", value.unsigned_abs()) };
-    let digits = int_text(kind, magnitude);
-    Ok(format!("{sign}{digits:0>width$}", width = precision.unwrap_or(0)))
+    let text = int_text(kind, magnitude);
+    Ok(format!("{sign}{text:0>width$}", width = precision.unwrap_or(0)))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::meter::{Charge, Meter};
 use super::value::{Function, Value};
 
@@ -93,9 +93,7 @@ impl<'a> Scopes<'a> {
             "namespace" => Value::Function(Function::Namespace),
             "raise_exception" => Value::Function(Function::RaiseException),
             "strftime_now" => Value::Function(Function::StrftimeNow),
-            "cycler" | "joiner" | "lipsum" => {
-                return Err(TemplateError::new(format!("the function '{name}' is not supported")));
-            }
+            "cycler" | "joiner" | "lipsum" => return fail!("the function '{name}' is not supported"),
             _ => Value::Undefined,
         })
     }

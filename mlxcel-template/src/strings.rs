@@ -1,6 +1,6 @@
 //! Python's operations on texts, that methods and filters share.
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::evaluate::Evaluator;
 use super::lexer::is_space;
 use super::meter::Charge;
@@ -194,7 +194,7 @@ impl<'a> Evaluator<'a> {
             Some(separator) => {
                 let separator = separator.text_or("")?;
                 if separator.is_empty() {
-                    return Err(TemplateError::new("the separator is empty"));
+                    return fail!("the separator is empty");
                 }
                 self.split_at(text, separator, most, from_end)?
             }

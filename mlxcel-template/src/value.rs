@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use super::error::{Result, TemplateError};
+use super::error::{Result, fail};
 use super::meter::{Charge, DictBuilder, ListBuilder, Meter};
 use super::origin::{Origin, Origins};
 
@@ -62,7 +62,6 @@ impl Text<'_> {
         Self::Owned(Rc::new(OwnedText { text, origins, is_marked, charge }))
     }
 
-    /// Whether it is marked as safe.
     pub(super) fn is_marked(&self) -> bool {
         matches!(self, Self::Owned(owned) if owned.is_marked)
     }
@@ -119,7 +118,6 @@ pub(super) struct Dict<'a> {
 }
 
 impl<'a> Dict<'a> {
-    /// The value of `key`.
     pub(super) fn get(&self, key: &Value<'a>, meter: &Meter) -> Result<Option<Value<'a>>> {
         for (held, value) in &self.entries {
             if held.equals(key, meter)? {
@@ -163,7 +161,7 @@ impl<'a> Value<'a> {
     ) -> Result<Self> {
         use serde_json::Value as Json;
         if depth > super::meter::MOST_NESTED {
-            return Err(TemplateError::new("messages or variables are nested too deep"));
+            return fail!("messages or variables are nested too deep");
         }
         Ok(match json {
             Json::Null => Self::None,
@@ -330,7 +328,7 @@ impl<'a> Value<'a> {
             Some(order) => Ok(order.unwrap_or(Ordering::Less)),
             None => {
                 let (a, b) = (self.type_name(), other.type_name());
-                Err(TemplateError::new(format!("{a} and {b} have no order")))
+                fail!("{a} and {b} have no order")
             }
         }
     }
