@@ -29,7 +29,6 @@ pub(super) fn scale_and_bias(values: &[f32], largest: f32) -> (f32, f32) {
     if zero == 0.0 { (scale, 0.0) } else { (edge / zero, edge) }
 }
 
-/// The codes of a group.
 pub(super) fn encode(values: &[f32], (scale, bias): (f32, f32), largest: f32, codes: &mut [u8]) {
     /// Above this floats are whole numbers, so that adding it rounds, ties to even, and leaves the number in
     /// the lowest bits.

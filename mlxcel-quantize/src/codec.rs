@@ -67,7 +67,6 @@ impl Deviation {
 }
 
 impl Codec {
-    /// What it packs as.
     pub(super) fn packing(&self) -> Packing {
         self.scheme.packing(self.scales.element())
     }
@@ -77,7 +76,6 @@ impl Codec {
         self.scheme.mode == Mode::Affine
     }
 
-    /// Bytes of codes for this many values.
     pub(super) fn code_bytes(&self, values: usize) -> usize {
         values / 8 * self.scheme.bits
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use mlxcel_core::{Error, ModelSource, Result};
+use mlxcel_core::{Error, ModelSource, Result, setters};
 use mlxcel_models::{AdapterChanges, Checkpoint};
 use sha2::{Digest, Sha256};
 
@@ -50,18 +50,12 @@ pub struct MergeOptions {
 }
 
 impl MergeOptions {
-    /// Sets how weights are written.
-    #[must_use]
-    pub fn with_weights(mut self, weights: MergedWeights) -> Self {
-        self.weights = weights;
-        self
-    }
+    setters! {
+        /// Sets how weights are written.
+        with_weights(weights: MergedWeights) => weights = weights;
 
-    /// Sets how the files are written.
-    #[must_use]
-    pub fn with_write(mut self, write: WriteOptions) -> Self {
-        self.write = write;
-        self
+        /// Sets how the files are written.
+        with_write(write: WriteOptions) => write = write;
     }
 }
 
@@ -117,6 +111,7 @@ pub fn merge(
         return Err(Error::unsupported(OPERATION, message).with_context("field", "model"));
     }
     let adapter = AdapterChanges::read(&adapter.into(), checkpoint, &decoder)?;
+    // In files of another layout, whose matrices are packed or not.
     let anew = match &options.weights {
         MergedWeights::AsStored => None,
         MergedWeights::Unpacked => Some((QuantizeOptions::default(), false)),
@@ -124,12 +119,15 @@ pub fn merge(
     };
     if let Some((mut packing, packs)) = anew {
         packing.write.clone_from(&options.write);
-        return written_anew(checkpoint, &adapter, out.as_ref(), &packing, packs);
+        let purpose = Purpose { packs, adapter: Some(&adapter) };
+        let written = crate::write(checkpoint, out.as_ref(), &packing, purpose)?;
+        let tensors = adapter.modules.keys().map(|module| format!("{module}.weight")).collect();
+        return Ok(Merged { tensors, files: written.files, resumed: written.resumed, bytes: written.bytes });
     }
     let changes = product::changes(checkpoint, &adapter)?;
     let files: Vec<_> = checkpoint.weight_files().collect();
     let bytes = files.iter().map(|(_, content)| content.len() as u64).sum();
-    let workers = Workers::new(OPERATION, &options.write, bytes);
+    let mut workers = Workers::new(OPERATION, &options.write, bytes);
     workers.check()?;
 
     let mut hash = Sha256::new();
@@ -144,16 +142,15 @@ pub fn merge(
             folder.write(&name, &content)?;
         }
     }
-    let mut writer = Writer { workers };
     let mut resumed = 0;
     for (name, content) in &files {
         if folder.finished(name).is_some() {
             resumed += 1;
-            writer.workers.wrote(content.len() as u64)?;
+            workers.wrote(content.len() as u64)?;
             continue;
         }
         let mut file = folder.create()?;
-        writer.write(&mut file, &folder.place(name), content, &changes)?;
+        write(&mut workers, &mut file, &folder.place(name), content, &changes)?;
         folder.finish(&file, name, &[])?;
     }
     folder.publish()?;
@@ -161,77 +158,59 @@ pub fn merge(
     Ok(Merged { tensors, files: files.len(), resumed, bytes })
 }
 
-/// The same in files of another layout, whose matrices are packed or not.
-fn written_anew(
-    checkpoint: &Checkpoint,
-    adapter: &AdapterChanges,
-    out: &Path,
-    packing: &QuantizeOptions,
-    packs: bool,
-) -> Result<Merged> {
-    let written = crate::write(checkpoint, out, packing, Purpose { packs, adapter: Some(adapter) })?;
-    let tensors = adapter.modules.keys().map(|module| format!("{module}.weight")).collect();
-    Ok(Merged { tensors, files: written.files, resumed: written.resumed, bytes: written.bytes })
+/// Writes a file with this content, in which the values of `changes` are others.
+fn write(
+    workers: &mut Workers<'_>,
+    file: &mut File,
+    path: &Path,
+    content: &[u8],
+    changes: &[Change<'_>],
+) -> Result<()> {
+    let mut write = |workers: &mut Workers<'_>, bytes: &[u8]| {
+        file.write_all(bytes).map_err(|error| Error::io(OPERATION, path, error))?;
+        workers.wrote(bytes.len() as u64)
+    };
+    // By their place in the file.
+    let places: BTreeMap<usize, &Change<'_>> =
+        changes.iter().filter_map(|change| Some((place(content, change.bytes)?.start, change))).collect();
+    let mut at = 0;
+    for (start, change) in places {
+        for block in content.get(at..start).unwrap_or_default().chunks(COPIED) {
+            write(workers, block)?;
+        }
+        at = start + change.bytes.len();
+        let rows = change.rows();
+        let rows_of_task = (TASK / change.columns.max(1)).max(1);
+        for first in (0..rows).step_by((BLOCK / TASK) * rows_of_task) {
+            let block = first..rows.min(first + (BLOCK / TASK) * rows_of_task);
+            let values = merged(workers, change, block, rows_of_task)?;
+            write(workers, &values)?;
+        }
+    }
+    content.get(at..).unwrap_or_default().chunks(COPIED).try_for_each(|block| write(workers, block))
 }
 
-/// Writes the files of weights.
-struct Writer<'a> {
-    workers: Workers<'a>,
-}
-
-impl Writer<'_> {
-    /// Writes a file with this content, in which the values of `changes` are others.
-    fn write(&mut self, file: &mut File, path: &Path, content: &[u8], changes: &[Change<'_>]) -> Result<()> {
-        let failed = |error| Error::io(OPERATION, path, error);
-        // By their place in the file.
-        let places: BTreeMap<usize, &Change<'_>> =
-            changes.iter().filter_map(|change| Some((place(content, change.bytes)?.start, change))).collect();
-        let mut at = 0;
-        for (start, change) in places {
-            self.copy(content.get(at..start).unwrap_or_default(), |bytes| {
-                file.write_all(bytes).map_err(failed)
-            })?;
-            at = start + change.bytes.len();
-            let rows = change.rows();
-            let rows_of_task = (TASK / change.columns.max(1)).max(1);
-            for first in (0..rows).step_by((BLOCK / TASK) * rows_of_task) {
-                let block = first..rows.min(first + (BLOCK / TASK) * rows_of_task);
-                let merged = self.merge(change, block, rows_of_task)?;
-                file.write_all(&merged).map_err(failed)?;
-                self.workers.wrote(merged.len() as u64)?;
+/// The merged values of some rows, which threads compute.
+fn merged(
+    workers: &Workers<'_>,
+    change: &Change<'_>,
+    block: Range<usize>,
+    rows_of_task: usize,
+) -> Result<Vec<u8>> {
+    let width = change.columns * change.float.bytes();
+    let mut merged = vec![0; block.len() * width];
+    let tasks = block.step_by(rows_of_task).zip(merged.chunks_mut(rows_of_task * width));
+    let result = Mutex::new(Ok(()));
+    workers.share_out(
+        tasks,
+        || (),
+        |(), (first, out)| {
+            if let Err(error) = change.merge(first, out) {
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
             }
-        }
-        self.copy(content.get(at..).unwrap_or_default(), |bytes| file.write_all(bytes).map_err(failed))
-    }
-
-    fn copy(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        for block in bytes.chunks(COPIED) {
-            write(block)?;
-            self.workers.wrote(block.len() as u64)?;
-        }
-        Ok(())
-    }
-
-    /// The merged values of some rows, which threads compute.
-    fn merge(&self, change: &Change<'_>, block: Range<usize>, rows_of_task: usize) -> Result<Vec<u8>> {
-        let width = change.columns * change.float.bytes();
-        let mut merged = vec![0; block.len() * width];
-        let tasks = block.clone().step_by(rows_of_task).zip(merged.chunks_mut(rows_of_task * width));
-        let failed = Mutex::new(None);
-        self.workers.share_out(
-            tasks,
-            || (),
-            |(), (first, out)| {
-                if let Err(error) = change.merge(first, out) {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                }
-            },
-        );
-        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error),
-            None => Ok(merged),
-        }
-    }
+        },
+    );
+    result.into_inner().unwrap_or_else(PoisonError::into_inner).map(|()| merged)
 }
 
 /// Where `part` is in `whole`, if it is a part of it.

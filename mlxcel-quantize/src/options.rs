@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_core::{CancelToken, Error, ErrorKind, Result, setters};
 use mlxcel_models::read::{Mode, Scheme};
 
 use super::OPERATION;
@@ -34,32 +34,18 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Sets whether to discard the unfinished output of an earlier run.
-    #[must_use]
-    pub fn with_restart(mut self, restart: bool) -> Self {
-        self.restart = restart;
-        self
-    }
+    setters! {
+        /// Sets whether to discard the unfinished output of an earlier run.
+        with_restart(restart: bool) => restart = restart;
 
-    /// Sets the number of threads.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
+        /// Sets the number of threads.
+        with_threads(threads: usize) => threads = Some(threads);
 
-    /// Reports progress, on the calling thread.
-    #[must_use]
-    pub fn with_progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(progress));
-        self
-    }
+        /// Reports progress, on the calling thread.
+        with_progress(progress: impl Fn(u64, u64) + Send + Sync + 'static) => progress = Some(Arc::new(progress));
 
-    /// Sets the token that cancels the work.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+        /// Sets the token that cancels the work.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 
@@ -74,7 +60,7 @@ impl fmt::Debug for WriteOptions {
 
 /// Options of [`quantize`](super::quantize). Start from [`QuantizeOptions::new`], or from the default of 4
 /// bits in groups of 64.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QuantizeOptions {
     /// The packing of modules without a recipe or override.
@@ -119,18 +105,12 @@ impl QuantizeOptions {
         self
     }
 
-    /// Sets the maximum bytes of a weight file.
-    #[must_use]
-    pub fn with_shard_bytes(mut self, bytes: u64) -> Self {
-        self.shard_bytes = bytes;
-        self
-    }
+    setters! {
+        /// Sets the maximum bytes of a weight file.
+        with_shard_bytes(bytes: u64) => shard_bytes = bytes;
 
-    /// Sets how the files are written.
-    #[must_use]
-    pub fn with_write(mut self, write: WriteOptions) -> Self {
-        self.write = write;
-        self
+        /// Sets how the files are written.
+        with_write(write: WriteOptions) => write = write;
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -143,16 +123,12 @@ impl QuantizeOptions {
             && self.scheme != (Scheme { mode: Mode::Affine, bits: recipe.bits(), ..self.scheme })
         {
             let message = format!("the recipe {recipe} is affine, {} bits and more", recipe.bits());
-            return Err(
-                Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "recipe")
-            );
+            let error = Error::new(ErrorKind::InvalidInput, OPERATION, message);
+            return Err(error.with_context("field", "recipe"));
         }
         if self.shard_bytes < LEAST_SHARD_BYTES {
-            return Err(refused(
-                "shard_bytes",
-                self.shard_bytes,
-                format_args!("{LEAST_SHARD_BYTES} or more"),
-            ));
+            let least = format_args!("{LEAST_SHARD_BYTES} or more");
+            return Err(refused("shard_bytes", self.shard_bytes, least));
         }
         check_threads(OPERATION, self.write.threads)
     }
@@ -180,17 +156,5 @@ fn refused(field: &str, value: impl fmt::Display, allowed: fmt::Arguments<'_>) -
 impl Default for QuantizeOptions {
     fn default() -> Self {
         Self::of(Scheme::default())
-    }
-}
-
-impl fmt::Debug for QuantizeOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuantizeOptions")
-            .field("scheme", &self.scheme)
-            .field("recipe", &self.recipe)
-            .field("overrides", &self.overrides)
-            .field("shard_bytes", &self.shard_bytes)
-            .field("write", &self.write)
-            .finish()
     }
 }

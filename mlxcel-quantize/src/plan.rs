@@ -141,11 +141,9 @@ impl<'a, 'p> Planner<'a, 'p> {
         let roles = decoder.weight_roles();
         for id in decoder.products() {
             let weight = decoder.weight(id);
-            let is_matrix = weight.shape.len() == 2 && roles.get(id.index()) != Some(&WeightRole::Experts);
             // Of what is packed its parts have no meaning without its settings.
-            let wanted =
-                is_matrix || weight.packed.is_some() && roles.get(id.index()) != Some(&WeightRole::Experts);
-            if !wanted
+            if !(weight.shape.len() == 2 || weight.packed.is_some())
+                || roles.get(id.index()) == Some(&WeightRole::Experts)
                 || weight.transposed
                 || !weight.stack.is_empty()
                 || self.written.contains(&weight.tensor)
@@ -188,18 +186,15 @@ impl<'a, 'p> Planner<'a, 'p> {
     }
 
     /// A module with the values of `weight`, packed if groups fit into its rows.
-    fn add_module(&mut self, module: String, weight: &WeightRef, rows: Option<WeightRows>) -> Result<()> {
+    fn add_module(&mut self, published: String, weight: &WeightRef, rows: Option<WeightRows>) -> Result<()> {
         self.note(weight);
-        let published = module;
         let module = self.choice.conversion.name(&published);
         let scheme = self.choice.of(&module);
         for (is_used, named) in self.is_used.iter_mut().zip(self.choice.overrides) {
             *is_used |= named.matches(&module);
         }
         let Some(rows) = rows else { return Ok(()) };
-        let rows = self.changed(&published, rows)?;
-        let change = rows.change;
-        let rows = rows.stored;
+        let Rows { stored: rows, change } = self.changed(&published, rows)?;
         let fits = rows.columns() > 0 && rows.columns().is_multiple_of(scheme.group_size) && rows.count() > 0;
         if !fits || !self.purpose.packs {
             self.unpacked.extend(self.purpose.packs.then(|| module.clone()));
@@ -207,8 +202,7 @@ impl<'a, 'p> Planner<'a, 'p> {
             return self.add_rows(name, Rows { stored: rows, change }, 0.0);
         }
         let codec = Codec { scheme, source: rows.exact(), scales: rows.float(self.activations) };
-        let packing = codec.packing();
-        packing.check(rows.columns())?;
+        codec.packing().check(rows.columns())?;
         let (values, columns) = (rows.columns() * rows.count(), rows.columns());
         let entry = |role, element: ElementType, bytes: usize| {
             let mut shape = rows.shape().to_vec();
@@ -242,7 +236,6 @@ impl<'a, 'p> Planner<'a, 'p> {
         }
     }
 
-    /// The rows of a module with the change of the adapter.
     fn changed(&self, module: &str, stored: WeightRows) -> Result<Rows<'a>> {
         let change = self.purpose.adapter.and_then(|adapter| adapter.modules.get(module));
         let shape = [stored.count(), stored.columns()];
@@ -266,14 +259,8 @@ impl<'a, 'p> Planner<'a, 'p> {
         let stored = &rows.stored;
         let float = stored.float(self.activations);
         let bytes = (stored.columns() * stored.count() * float.bytes()) as u64;
-        let entry = Entry {
-            name: name.clone(),
-            element: float.element(),
-            shape: stored.shape().to_vec(),
-            bytes,
-            offset: 0,
-        };
-        let bytes_before = stored.bytes();
+        let (shape, bytes_before) = (stored.shape().to_vec(), stored.bytes());
+        let entry = Entry { name: name.clone(), element: float.element(), shape, bytes, offset: 0 };
         let content = Content::Dense { rows, float, added };
         self.items.push(Item { name, content, entries: vec![entry], bytes_before });
         Ok(())
@@ -343,10 +330,10 @@ impl<'a, 'p> Planner<'a, 'p> {
             });
         }
         for (published, view) in kept {
-            let name = &*self.choice.conversion.name(published);
-            if shifts && is_shifted_norm(name) && view.shape.len() == 1 {
+            let name = self.choice.conversion.name(published);
+            if shifts && is_shifted_norm(&name) && view.shape.len() == 1 {
                 let weight = WeightRef::new(published, view.element_type, view.shape);
-                self.add_dense(name.to_owned(), weight, 1.0)?;
+                self.add_dense(name, weight, 1.0)?;
                 continue;
             }
             let shape = match view.shape[..] {
@@ -355,14 +342,9 @@ impl<'a, 'p> Planner<'a, 'p> {
                 _ => view.shape,
             };
             let bytes = view.bytes.len() as u64;
-            let entry = Entry { name: name.to_owned(), element: view.element_type, shape, bytes, offset: 0 };
+            let entry = Entry { name: name.clone(), element: view.element_type, shape, bytes, offset: 0 };
             let content = Content::Stored(view.bytes);
-            self.items.push(Item {
-                name: name.to_owned(),
-                content,
-                entries: vec![entry],
-                bytes_before: bytes,
-            });
+            self.items.push(Item { name, content, entries: vec![entry], bytes_before: bytes });
         }
         Ok(())
     }
@@ -374,7 +356,6 @@ fn unchangeable(module: &str) -> Error {
     Error::unsupported(OPERATION, message).with_context("module", module.escape_debug())
 }
 
-/// The layer that a tensor is of.
 fn layer_of(name: &str) -> Option<usize> {
     let (_, inner) = name.split_once("layers.")?;
     inner.split('.').next()?.parse().ok()

@@ -11,7 +11,7 @@ use mlxcel_models::read::{Float, Scratch, WeightRows};
 
 use super::codec::{Codec, Deviation};
 use super::folder::Folder;
-use super::plan::{Content, Entry, File, Item, Rows};
+use super::plan::{Content, File, Item, Rows};
 use super::workers::{BLOCK, COPIED, TASK, Workers};
 use super::{OPERATION, QuantizeOptions};
 
@@ -89,12 +89,10 @@ impl<'a> Work<'a> {
                 values.iter_mut().for_each(|value| *value += added);
             }
             if rows.change.is_some() && !float.holds(&values) {
-                return Err(Error::unsupported(
-                    OPERATION,
-                    "a merged value is too large for the weight's type",
-                )
-                .with_context("tensor", stored.name())
-                .with_context("type", float.element()));
+                let message = "a merged value is too large for the weight's type";
+                return Err(Error::unsupported(OPERATION, message)
+                    .with_context("tensor", stored.name())
+                    .with_context("type", float.element()));
             }
             bytes.resize(values.len() * float.bytes(), 0);
             float.write(&values, &mut bytes);
@@ -105,7 +103,6 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Packs a weight.
     fn pack(
         &mut self,
         target: &mut Output,
@@ -144,14 +141,10 @@ impl<'a> Work<'a> {
                 all.add(task.result?);
             }
             let before = block.start * columns;
-            let offset = |entry: &Entry, bytes: usize| entry.offset + bytes as u64;
-            let parts = [
-                (&codes, codec.code_bytes(before)),
-                (&scales, codec.scale_bytes(before)),
-                (&biases, codec.scale_bytes(before)),
-            ];
+            let [code_bytes, scale_bytes] = [codec.code_bytes(before), codec.scale_bytes(before)];
+            let parts = [(&codes, code_bytes), (&scales, scale_bytes), (&biases, scale_bytes)];
             for (entry, (bytes, before)) in item.entries.iter().zip(parts) {
-                target.write(offset(entry, before), bytes)?;
+                target.write(entry.offset + before as u64, bytes)?;
             }
             self.workers.wrote(share(item, &rows.stored, &block))?;
         }

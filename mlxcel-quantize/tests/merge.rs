@@ -69,6 +69,15 @@ fn expected(
     sums
 }
 
+/// Holds values against sums that are rounded once; one in float32 may be on the other side of the middle of
+/// two numbers.
+fn assert_rounded(tensor: &str, sums: &[f64], values: &[f32]) {
+    for (sum, value) in sums.iter().zip(values) {
+        let unit = f64::from(bf16::EPSILON.to_f32()) * sum.abs();
+        assert!((f64::from(*value) - sum).abs() <= 0.5001 * unit + 1e-9, "{tensor}: {value}, not {sum}");
+    }
+}
+
 #[test]
 fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,14 +116,7 @@ fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
             };
             changed.push(tensor.clone());
             let sums = expected(&before[tensor].1, [a, b], scale, name == "gpt2");
-            for (sum, value) in sums.into_iter().zip(values) {
-                // A sum in float32 may be on the other side of the middle of two numbers.
-                let unit = f64::from(bf16::EPSILON.to_f32()) * sum.abs();
-                assert!(
-                    (f64::from(*value) - sum).abs() <= 0.5001 * unit + 1e-9,
-                    "{tensor}: {value}, not {sum}"
-                );
-            }
+            assert_rounded(tensor, &sums, values);
         }
         assert_eq!((merged.tensors, merged.files, merged.resumed), (changed, 1, 0));
         assert_eq!(fs::read(from.join("config.json")).unwrap(), fs::read(out.join("config.json")).unwrap());
@@ -201,10 +203,7 @@ fn matrices_of_experts_that_are_stored_apart_are_merged() {
             assert_eq!(before[tensor].1, *values, "{tensor}");
             continue;
         }
-        for (sum, value) in expected(&before[tensor].1, [a, b], 1.5, false).into_iter().zip(values) {
-            let unit = f64::from(bf16::EPSILON.to_f32()) * sum.abs();
-            assert!((f64::from(*value) - sum).abs() <= 0.5001 * unit + 1e-9, "{value}, not {sum}");
-        }
+        assert_rounded(tensor, &expected(&before[tensor].1, [a, b], 1.5, false), values);
     }
 }
 

@@ -54,7 +54,6 @@ impl Rows<'_> {
 pub(crate) struct Purpose<'a> {
     /// Whether matrices are packed; otherwise packed ones are unpacked.
     pub(crate) packs: bool,
-    /// The adapter that is merged, if any.
     pub(crate) adapter: Option<&'a AdapterChanges>,
 }
 
