@@ -1,7 +1,6 @@
 //! A served model with one of its adapters, which requests name as `MODEL:ADAPTER`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use mlxcel_session::ErrorKind;
 
@@ -13,21 +12,13 @@ use crate::served::ServedModel;
 impl ServedModel {
     /// The same model with an adapter.
     pub(crate) fn adapted(&self, adapter: &str) -> Self {
-        Self {
-            server: Arc::clone(&self.server),
-            engine: self.engine.clone(),
-            name: format!("{}:{adapter}", self.name),
-            sampling: self.sampling.clone(),
-            answer_tokens: self.answer_tokens,
-            speculation: self.speculation.clone(),
-            adapters: self.adapters.clone(),
-            adapter: Some(adapter.to_owned()),
-        }
+        let name = format!("{}:{adapter}", self.name);
+        Self { name, adapter: Some(adapter.to_owned()), ..self.clone() }
     }
 
     /// This model with each of its adapters.
     pub(crate) fn adapted_models(&self) -> impl Iterator<Item = Self> {
-        let adapters = self.adapters.as_ref().map(|adapters| adapters.list()).unwrap_or_default();
+        let adapters = self.adapters.as_ref().map(|adapters| adapters.pool.list()).unwrap_or_default();
         adapters.into_iter().map(|adapter| self.adapted(&adapter.name))
     }
 
@@ -50,7 +41,7 @@ impl ServedModel {
         match acquired {
             Ok(acquired) => Ok(Some(acquired)),
             // It was unloaded since the request came.
-            Err(error) if error.kind() == ErrorKind::NotFound && !adapters.contains(name) => {
+            Err(error) if error.kind() == ErrorKind::NotFound && !adapters.pool.contains(name) => {
                 Err(ApiError::no_model(&self.name))
             }
             Err(error) => Err(error.into()),
@@ -70,7 +61,7 @@ impl ServedModel {
     /// are as many as adapters.
     pub(crate) fn adapter_figures(&self) -> BTreeMap<String, [u64; 4]> {
         let mut figures = BTreeMap::<String, [u64; 4]>::new();
-        let named = self.adapters.as_ref().map(|adapters| adapters.list()).unwrap_or_default();
+        let named = self.adapters.as_ref().map(|adapters| adapters.pool.list()).unwrap_or_default();
         for stats in self.engine.adapter_stats() {
             let name = named.iter().find(|own| own.identity.is_some() && own.identity == stats.adapter);
             let name = name.map_or("other", |own| &own.name).to_owned();

@@ -2,17 +2,20 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mlxcel_session::{
-    Adapter, AdapterPool, CancelToken, Engine, Error, ErrorKind, Options, PooledAdapter, Result,
-};
+use mlxcel_session::{Adapter, AdapterPool, CancelToken, Engine, Error, ErrorKind, Options, Result};
+use tokio::sync::Semaphore;
 
 use crate::work::{CancelledOnDrop, Workers};
 
 /// How many requests of a model may wait for adapters that have no slot.
 const MOST_WAITING: usize = 256;
+
+/// The error of settings with which a server does not start.
+pub(crate) fn refused(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "start server", message)
+}
 
 /// The pools of adapters, and what clients may do with them.
 #[derive(Debug, Default)]
@@ -27,8 +30,7 @@ impl AdapterSettings {
     /// Fails if they are not of one of these models, or the folder does not exist.
     pub(crate) fn check(&mut self, engines: &[(String, Engine)]) -> Result<()> {
         let refuse = |message, name: &str| {
-            let error = Error::new(ErrorKind::InvalidInput, "start server", message);
-            Err(error.with_context("field", "adapters").with_context("name", name))
+            Err(refused(message).with_context("field", "adapters").with_context("name", name))
         };
         for (index, (name, _)) in self.pools.iter().enumerate() {
             if !engines.iter().any(|(served, _)| served == name) {
@@ -49,7 +51,7 @@ impl AdapterSettings {
     pub(crate) fn of(&self, model: &str) -> std::io::Result<Option<Arc<Adapters>>> {
         let Some((_, pool)) = self.pools.iter().find(|(name, _)| name == model) else { return Ok(None) };
         let workers = Workers::start("adapters", 1)?;
-        let (pool, folder, waiting) = (pool.clone(), self.folder.clone(), AtomicUsize::default());
+        let (pool, folder, waiting) = (pool.clone(), self.folder.clone(), Semaphore::new(MOST_WAITING));
         Ok(Some(Arc::new(Adapters { pool, folder, workers, waiting })))
     }
 }
@@ -59,9 +61,9 @@ pub(crate) struct Adapters {
     pub(crate) pool: AdapterPool,
     pub(crate) folder: Option<PathBuf>,
     /// The thread that loads adapters, and waits for slots.
-    workers: Workers,
-    /// How many requests wait for it.
-    waiting: AtomicUsize,
+    pub(crate) workers: Workers,
+    /// Room for requests that wait for it.
+    waiting: Semaphore,
 }
 
 /// An adapter for a request, and how long the request has waited for it.
@@ -76,15 +78,6 @@ impl Acquired {
     pub(crate) fn apply(&self, options: &mut Options) {
         options.adapter = Some(self.adapter.clone());
         options.time_limit = options.time_limit.map(|limit| limit.saturating_sub(self.waited));
-    }
-}
-
-/// One of the requests that wait.
-struct Waits<'a>(&'a AtomicUsize);
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -103,11 +96,7 @@ impl Adapters {
             Error::new(ErrorKind::ResourceExhausted, "acquire adapter", message)
                 .with_context("adapter", name.escape_debug())
         };
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waits = Waits(&self.waiting);
-        if before >= MOST_WAITING {
-            return Err(busy());
-        }
+        let Ok(_waits) = self.waiting.try_acquire() else { return Err(busy()) };
         let left = CancelledOnDrop(CancelToken::new());
         let (pool, own, cancel) = (self.pool.clone(), name.to_owned(), left.0.clone());
         let acquire = move || pool.acquire(&own, patience.saturating_sub(started.elapsed()), &cancel);
@@ -116,20 +105,5 @@ impl Adapters {
             // It waits behind others.
             Err(_) => Err(busy()),
         }
-    }
-
-    /// The adapters, by name.
-    pub(crate) fn list(&self) -> Vec<PooledAdapter> {
-        self.pool.list()
-    }
-
-    /// Whether there is an adapter of this name.
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.pool.contains(name)
-    }
-
-    /// Waits some seconds for what is being loaded.
-    pub(crate) fn finish(&self, patience: Duration) {
-        self.workers.finish(patience);
     }
 }

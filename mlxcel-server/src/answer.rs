@@ -15,7 +15,6 @@ use crate::usage::AnswerUsage;
 
 /// Which parts the answers of a request may have.
 pub(crate) struct AnswerFormat {
-    /// The tools that are offered.
     pub(crate) tools: Option<Tools>,
     /// Whether a format is given, which leaves no room for reasoning.
     pub(crate) has_format: bool,
@@ -44,7 +43,6 @@ enum Splitter {
 }
 
 impl Answer {
-    /// The answer of a chat.
     pub(crate) fn of_chat(format: &AnswerFormat, stream: ServedStream) -> Self {
         let splitter = match &format.tools {
             Some(tools) => Splitter::Tools(Box::new(tools.parser_after(stream.splitter()))),
@@ -100,7 +98,6 @@ impl Answer {
         Some(Ok(finished))
     }
 
-    /// All parts.
     pub(crate) async fn whole(&mut self, app: &ServedModel) -> Result<Vec<ToolPart>, ApiError> {
         let mut whole = Vec::new();
         while let Some(parts) = self.next(app).await {
@@ -121,7 +118,6 @@ impl Answer {
         try_join_all(answers.iter_mut().map(|answer| answer.whole(app))).await
     }
 
-    /// Whether it calls tools.
     pub(crate) fn has_calls(&self) -> bool {
         self.has_calls
     }

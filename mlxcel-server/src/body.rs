@@ -122,7 +122,6 @@ fn client(request: &Request) -> u64 {
     told.or_else(address).map_or(0, |client| client.0)
 }
 
-/// Reads what is asked.
 fn read<T: Asked>(body: &[u8]) -> Result<(Named, T), ApiError> {
     let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(body).map_err(|error| {
         if error.is_data() {

@@ -71,12 +71,10 @@ const EXTRA: [(&str, Kind); 3] = [("tool_calls", CALLS), ("tool_call_id", Kind::
 
 impl ChatRequest {
     /// The request with the fields of `chat`, which a request of another API has become.
-    pub(crate) fn of(chat: Map<String, Value>) -> Result<Self, ApiError> {
-        match kinds::wrong_field(&Self::fields(), &chat) {
+    pub(crate) fn of(chat: Value) -> Result<Self, ApiError> {
+        match chat.as_object().and_then(|chat| kinds::wrong_field(&Self::fields(), chat)) {
             Some(error) => Err(error),
-            None => {
-                serde_json::from_value(chat.into()).map_err(|error| ApiError::invalid("", error.to_string()))
-            }
+            None => serde_json::from_value(chat).map_err(|error| ApiError::invalid("", error.to_string())),
         }
     }
 }
@@ -90,15 +88,10 @@ struct ChatMessage {
 }
 
 impl ChatMessage {
-    /// Whether it says nothing, though only content could.
-    fn lacks_content(&self) -> bool {
-        self.content.is_none() && ["user", "system", "developer"].contains(&self.role.as_str())
-    }
-
-    /// It as the message at `path`.
     fn into_message(self, path: &str) -> Result<Message, ApiError> {
         let place = format!("{path}.content");
-        if self.lacks_content() {
+        // It says nothing, though only content could.
+        if self.content.is_none() && ["user", "system", "developer"].contains(&self.role.as_str()) {
             let message = format!("{place} is required: a string or a list of parts");
             return Err(ApiError::invalid(&place, message));
         }

@@ -19,7 +19,6 @@ pub(crate) fn text_of(content: &Value, kinds: &[&str], path: &str) -> Result<Str
     }
 }
 
-/// The text of one part.
 pub(crate) fn text_of_part<'p>(part: &'p Value, kinds: &[&str], path: &str) -> Result<&'p str, ApiError> {
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some(kind), Some(text)) if kinds.contains(&kind) => Ok(text),

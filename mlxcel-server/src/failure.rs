@@ -37,9 +37,12 @@ impl ApiError {
 
     /// A field that this server does not support.
     pub(crate) fn unsupported(param: &str, what: &str) -> Self {
-        let mut error = Self::invalid(param, format!("{what}: not supported by this server"));
-        error.body.code = Some("unsupported");
-        error
+        Self::invalid(param, format!("{what}: not supported by this server")).with_code("unsupported")
+    }
+
+    fn with_code(mut self, code: &'static str) -> Self {
+        self.body.code = Some(code);
+        self
     }
 
     /// A model that generates no text, asked for some.
@@ -47,9 +50,7 @@ impl ApiError {
         let message = format!(
             "the model {name:?} only embeds texts and generates none; use /v1/embeddings or /v1/rerank"
         );
-        let mut error = Self::invalid("model", message);
-        error.body.code = Some("unsupported");
-        error
+        Self::invalid("model", message).with_code("unsupported")
     }
 
     /// There is no such model.

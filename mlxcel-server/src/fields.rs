@@ -46,13 +46,11 @@ impl<'de> Deserialize<'de> for Numbers {
         let mut numbers = BTreeMap::new();
         for number in SamplingNumber::ALL {
             let Some(value) = fields.get(number.name()).filter(|value| !value.is_null()) else { continue };
-            let value = match number.is_whole() {
-                true => value.as_i64().map(|value| value as f64),
-                false => value.as_f64(),
-            };
+            let name = number.name();
             let value =
-                value.ok_or_else(|| D::Error::custom(format!("{} must be a number", number.name())))?;
-            numbers.insert(number.name(), value);
+                if number.is_whole() { value.as_i64().map(|value| value as f64) } else { value.as_f64() };
+            let value = value.ok_or_else(|| D::Error::custom(format!("{name} must be a number")))?;
+            numbers.insert(name, value);
         }
         Ok(Self(numbers))
     }
@@ -172,7 +170,6 @@ impl Fields {
         Ok(options)
     }
 
-    /// Whether the answer is to have a format.
     pub(crate) fn has_format(&self) -> bool {
         matches!(self.grammar(), Ok(Some(_)))
     }

@@ -21,7 +21,6 @@ impl Header {
         Self { id, object, created: unix_time(), model: app.name.clone() }
     }
 
-    /// A message with `choices`.
     pub(crate) fn message(&self, choices: &[Value], usage: Option<ApiUsage>) -> Value {
         let Self { id, object, created, model } = self;
         json!({

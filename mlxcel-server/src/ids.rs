@@ -20,7 +20,6 @@ impl Ids {
         Self(AtomicU64::new(RandomState::new().hash_one(SystemTime::now())))
     }
 
-    /// The next id.
     pub(crate) fn next(&self) -> String {
         let number = self.0.fetch_add(1, Ordering::Relaxed);
         let digit = |place| char::from(DIGITS[(number / 62_u64.pow(place) % 62) as usize]);

@@ -67,7 +67,6 @@ impl TextLogprobs {
     }
 }
 
-/// Those of a prompt.
 pub(crate) fn of_prompt(
     tokenizer: &Tokenizer,
     tokens: &[TokenId],

@@ -38,7 +38,6 @@ impl MessagePieces {
         }
     }
 
-    /// The message of an answer that has ended.
     pub(crate) fn message(&self, app: &ServedModel, answer: &Answer) -> Value {
         let (reason, stop) = self.stop(app, answer);
         json!({
@@ -100,7 +99,6 @@ impl MessagePieces {
         vec![json!({ "type": "content_block_stop", "index": index })]
     }
 
-    /// The events of parts.
     fn events(&mut self, parts: Vec<ToolPart>) -> Vec<Value> {
         let mut events = Vec::new();
         for part in parts {

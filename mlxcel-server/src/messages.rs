@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Number, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{self, Begun, ChatRequest, begin};
@@ -75,7 +75,6 @@ const TOOL_USE: Kind = Kind::Object(&[
 ]);
 const TOOL_RESULT: Kind =
     Kind::Object(&[Field::required("tool_use_id", Kind::Text), Field::new("is_error", Kind::Flag)]);
-/// Fields of the conversation.
 const CONVERSATION: [Field; 6] = [
     Field::required("messages", Kind::List(&Kind::Any)),
     Field::new("system", Kind::Any),
@@ -106,24 +105,21 @@ impl Asked for CountRequest {
 }
 
 impl MessageRequest {
-    /// It as a chat.
     fn chat(&self) -> Result<ChatRequest, ApiError> {
         let mut chat = self.conversation.chat()?;
-        chat.extend([
-            ("max_tokens".to_owned(), self.max_tokens.into()),
-            ("temperature".to_owned(), json!(self.temperature)),
-            ("top_p".to_owned(), json!(self.top_p)),
-            ("top_k".to_owned(), json!(self.top_k)),
-        ]);
-        chat.extend(self.stop_sequences.as_ref().map(|stops| ("stop".to_owned(), json!(stops))));
-        chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
+        chat["max_tokens"] = self.max_tokens.into();
+        chat["temperature"] = json!(self.temperature);
+        chat["top_p"] = json!(self.top_p);
+        chat["top_k"] = json!(self.top_k);
+        chat["stop"] = json!(self.stop_sequences);
+        chat["stream"] = json!(self.stream);
         ChatRequest::of(chat)
     }
 }
 
 impl Conversation {
     /// The fields of a chat that make the prompt.
-    fn chat(&self) -> Result<Map<String, Value>, ApiError> {
+    fn chat(&self) -> Result<Value, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::invalid("messages", "at least one message, beside the system's"));
         }
@@ -141,35 +137,29 @@ impl Conversation {
                 _ => messages.push(json!({ "role": "system", "content": text_of(content, &path)? })),
             }
         }
-        let mut chat = Map::new();
         // The answer goes on where the last message of the assistant ends.
         let is_begun = self.messages.last().is_some_and(|message| message["role"] == "assistant");
-        chat.insert("continue_final_message".to_owned(), is_begun.into());
-        chat.insert("messages".to_owned(), messages.into());
         let tools = self.tools.iter().flatten().map(tool).collect::<Result<Vec<_>, _>>()?;
-        chat.insert("tools".to_owned(), tools.into());
+        let mut chat = json!({ "continue_final_message": is_begun, "messages": messages, "tools": tools });
         if let Some(choice) = &self.tool_choice {
-            chat.insert("tool_choice".to_owned(), tool_choice(choice)?);
-            let is_parallel = choice["disable_parallel_tool_use"] != true;
-            chat.insert("parallel_tool_calls".to_owned(), is_parallel.into());
+            chat["tool_choice"] = tool_choice(choice)?;
+            chat["parallel_tool_calls"] = (choice["disable_parallel_tool_use"] != true).into();
         }
         if let Some(Object(thinking)) = &self.thinking {
             let thinks = !matches!(thinking.kind, ThinkingKind::Disabled);
-            chat.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": thinks }));
+            chat["chat_template_kwargs"] = json!({ "enable_thinking": thinks });
         }
         if let Some(Object(config)) = &self.output_config {
-            chat.insert("reasoning_effort".to_owned(), config["effort"].clone());
-            let format = match &config["format"] {
+            chat["reasoning_effort"] = config["effort"].clone();
+            chat["response_format"] = match &config["format"] {
                 Value::Null => Value::Null,
                 format => json!({ "type": format["type"], "json_schema": format }),
             };
-            chat.insert("response_format".to_owned(), format);
         }
         Ok(chat)
     }
 }
 
-/// The text of content.
 fn text_of(content: &Value, path: &str) -> Result<String, ApiError> {
     content::text_of(content, &TEXT, path)
 }
@@ -235,7 +225,6 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-/// A tool as a chat has it.
 fn tool(tool: &Value) -> Result<Value, ApiError> {
     match tool["type"].as_str() {
         None | Some("custom") => {
@@ -276,7 +265,7 @@ pub(crate) async fn count(
     Body { request, app, sender }: Body<CountRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let mut chat = request.conversation.chat()?;
-    chat.insert("max_tokens".to_owned(), 1.into());
+    chat["max_tokens"] = 1.into();
     let tokens = async { chat::count(app, ChatRequest::of(chat)?, sender).await };
     let tokens = tokens.await.map_err(|error| error.renamed(&NAMES))?;
     Ok(Json(json!({ "input_tokens": tokens })))

@@ -20,65 +20,82 @@ pub(crate) async fn count(State(models): State<Arc<Models>>, request: Request, n
     response
 }
 
-/// All figures.
 pub(crate) async fn show(State(models): State<Arc<Models>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text(&models)).into_response()
 }
 
 /// A figure of a model: its name, meaning and type, and its value, if the model has it.
-type Figure = (&'static str, &'static str, &'static str, fn(&ServedModel, &EngineStats) -> Option<f64>);
+type Figure = (&'static str, &'static str, &'static str, Option<f64>);
 
-/// The figures of each model.
-const FIGURES: &[Figure] = &[
-    ("requests_queued", "Queued requests.", "gauge", |_, stats| Some(stats.queued as f64)),
-    ("requests_running", "Running requests.", "gauge", |_, stats| Some(stats.running as f64)),
-    (
-        "requests_paused",
-        "Running requests that are paused because their readers are slow.",
-        "gauge",
-        |_, stats| Some(stats.paused as f64),
-    ),
-    ("kv_cache_bytes", "Bytes of the open sequences.", "gauge", |_, stats| Some(stats.kv_bytes as f64)),
-    ("kv_cache_tokens", "Tokens that open sequences hold.", "gauge", |_, stats| Some(stats.kv_tokens as f64)),
-    (
-        "kv_cache_usage_ratio",
-        "Tokens that open sequences hold, as a fraction of the most that they can hold.",
-        "gauge",
-        |_, stats| Some(stats.kv_usage()),
-    ),
-    ("prompt_tokens_total", "Tokens of prompts.", "counter", |_, stats| Some(stats.prompt_tokens as f64)),
-    ("prompt_tokens_reused_total", "Prompt tokens reused from prefixes.", "counter", |_, stats| {
-        Some(stats.reused_tokens as f64)
-    }),
-    ("generated_tokens_total", "Generated tokens.", "counter", |_, stats| {
-        Some(stats.generated_tokens as f64)
-    }),
-    ("drafted_tokens_total", "Draft tokens that the model verified.", "counter", |app, stats| {
-        app.speculation.as_ref().map(|_| stats.drafted_tokens as f64)
-    }),
-    ("accepted_tokens_total", "Draft tokens that were accepted.", "counter", |app, stats| {
-        app.speculation.as_ref().map(|_| stats.accepted_tokens as f64)
-    }),
-    ("computed_tokens_total", "Computed tokens.", "counter", |_, stats| Some(stats.computed_tokens as f64)),
-    ("steps_total", "Steps.", "counter", |_, stats| Some(stats.steps as f64)),
-    ("passes_total", "Passes over the weights.", "counter", |_, stats| Some(stats.passes as f64)),
-    ("step_seconds_total", "Time in steps.", "counter", |_, stats| Some(stats.step_time.as_secs_f64())),
-    ("compile_seconds_total", "Time spent compiling during steps.", "counter", |_, stats| {
-        Some(stats.compile_time.as_secs_f64())
-    }),
-    ("longest_wait_seconds", "The longest wait for a sequence.", "gauge", |_, stats| {
-        Some(stats.longest_wait.as_secs_f64())
-    }),
-    ("prefix_cache_bytes", "Bytes of cached prefixes.", "gauge", |app, _| {
-        Some(app.engine.model().prefix_cache()?.stats().bytes as f64)
-    }),
-    ("prefix_cache_hits_total", "Prompts that matched a cached prefix.", "counter", |app, _| {
-        Some(app.engine.model().prefix_cache()?.stats().hits as f64)
-    }),
-    ("prefix_cache_misses_total", "Prompts that matched no cached prefix.", "counter", |app, _| {
-        Some(app.engine.model().prefix_cache()?.stats().misses as f64)
-    }),
-];
+fn figures(app: &ServedModel, stats: &EngineStats) -> [Figure; 20] {
+    let drafts = |tokens: u64| app.speculation.as_ref().map(|_| tokens as f64);
+    let prefixes = app.engine.model().prefix_cache().map(|cache| cache.stats());
+    let prefixes = prefixes.as_ref();
+    let paused = "Running requests that are paused because their readers are slow.";
+    let usage = "Tokens that open sequences hold, as a fraction of the most that they can hold.";
+    [
+        ("requests_queued", "Queued requests.", "gauge", Some(stats.queued as f64)),
+        ("requests_running", "Running requests.", "gauge", Some(stats.running as f64)),
+        ("requests_paused", paused, "gauge", Some(stats.paused as f64)),
+        ("kv_cache_bytes", "Bytes of the open sequences.", "gauge", Some(stats.kv_bytes as f64)),
+        ("kv_cache_tokens", "Tokens that open sequences hold.", "gauge", Some(stats.kv_tokens as f64)),
+        ("kv_cache_usage_ratio", usage, "gauge", Some(stats.kv_usage())),
+        ("prompt_tokens_total", "Tokens of prompts.", "counter", Some(stats.prompt_tokens as f64)),
+        (
+            "prompt_tokens_reused_total",
+            "Prompt tokens reused from prefixes.",
+            "counter",
+            Some(stats.reused_tokens as f64),
+        ),
+        ("generated_tokens_total", "Generated tokens.", "counter", Some(stats.generated_tokens as f64)),
+        (
+            "drafted_tokens_total",
+            "Draft tokens that the model verified.",
+            "counter",
+            drafts(stats.drafted_tokens),
+        ),
+        (
+            "accepted_tokens_total",
+            "Draft tokens that were accepted.",
+            "counter",
+            drafts(stats.accepted_tokens),
+        ),
+        ("computed_tokens_total", "Computed tokens.", "counter", Some(stats.computed_tokens as f64)),
+        ("steps_total", "Steps.", "counter", Some(stats.steps as f64)),
+        ("passes_total", "Passes over the weights.", "counter", Some(stats.passes as f64)),
+        ("step_seconds_total", "Time in steps.", "counter", Some(stats.step_time.as_secs_f64())),
+        (
+            "compile_seconds_total",
+            "Time spent compiling during steps.",
+            "counter",
+            Some(stats.compile_time.as_secs_f64()),
+        ),
+        (
+            "longest_wait_seconds",
+            "The longest wait for a sequence.",
+            "gauge",
+            Some(stats.longest_wait.as_secs_f64()),
+        ),
+        (
+            "prefix_cache_bytes",
+            "Bytes of cached prefixes.",
+            "gauge",
+            prefixes.map(|stats| stats.bytes as f64),
+        ),
+        (
+            "prefix_cache_hits_total",
+            "Prompts that matched a cached prefix.",
+            "counter",
+            prefixes.map(|stats| stats.hits as f64),
+        ),
+        (
+            "prefix_cache_misses_total",
+            "Prompts that matched no cached prefix.",
+            "counter",
+            prefixes.map(|stats| stats.misses as f64),
+        ),
+    ]
+}
 
 /// The figures of requests with adapters.
 const ADAPTER_FIGURES: [(&str, &str); 4] = [
@@ -105,11 +122,15 @@ fn events(stats: &EngineStats) -> [(&'static str, u64); 8] {
 fn text(models: &Models) -> String {
     let mut page = Page(String::new());
     let stats: Vec<_> = models.served.iter().map(|app| (app, app.engine.stats())).collect();
-    for (name, help, kind, value) in FIGURES {
-        page.head(name, help, kind);
-        for (app, stats) in &stats {
-            if let Some(value) = value(app, stats) {
-                page.value(name, &[("model", &app.name)], value);
+    let figures: Vec<_> = stats.iter().map(|(app, stats)| (&app.name, figures(app, stats))).collect();
+    for index in 0..figures.first().map_or(0, |(_, own)| own.len()) {
+        for (place, (model, own)) in figures.iter().enumerate() {
+            let (name, help, kind, value) = own[index];
+            if place == 0 {
+                page.head(name, help, kind);
+            }
+            if let Some(value) = value {
+                page.value(name, &[("model", model)], value);
             }
         }
     }

@@ -5,7 +5,6 @@
 pub(crate) struct Newlines {
     /// Whether calls may follow text.
     has_tools: bool,
-    /// Whether reasoning has begun.
     has_begun: bool,
     /// The newlines that may be the last ones of the reasoning.
     held: String,

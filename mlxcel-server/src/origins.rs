@@ -54,10 +54,6 @@ impl Origins {
         })
     }
 
-    fn has_origin(&self, origin: &str) -> bool {
-        self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
-    }
-
     /// The origin of another page that may read the answer; none for a request that is not from such a page.
     fn check(&self, request: &Request) -> Result<Option<HeaderValue>, ApiError> {
         let named = authorities(request)?;
@@ -70,7 +66,7 @@ impl Origins {
         }
         let Some(origin) = only(request.headers(), &header::ORIGIN)? else { return Ok(None) };
         let text = origin.to_str().unwrap_or_default();
-        if self.has_origin(text) {
+        if self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(text)) {
             return Ok(Some(origin.clone()));
         }
         let own = text.split_once("://").is_some_and(|(scheme, rest)| {
@@ -126,10 +122,8 @@ pub(crate) async fn guard(State(allowed): State<Arc<Origins>>, request: Request,
     let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let preflight = request.method() == Method::OPTIONS
         && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let mut response = match preflight {
-        true => StatusCode::NO_CONTENT.into_response(),
-        false => next.run(request).await,
-    };
+    let mut response =
+        if preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));

@@ -26,7 +26,6 @@ pub(crate) const PROMPTS: Kind = Kind::Either(&[
     Kind::List(&Kind::List(&Kind::Token)),
 ]);
 
-/// A prompt.
 #[derive(Clone)]
 pub(crate) enum OwnedPrompt {
     Text(String),

@@ -10,7 +10,6 @@ use axum::response::Response;
 
 use crate::served::Models;
 
-/// The header that names a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The number of a request, by which its answers are a group.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counts of responses.
 #[derive(Default)]
 pub(crate) struct ResponseCounts(Mutex<BTreeMap<(String, u16), u64>>);
 

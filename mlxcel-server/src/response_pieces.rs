@@ -170,7 +170,6 @@ impl ResponsePieces {
         events
     }
 
-    /// The events of parts.
     fn events(&mut self, parts: Vec<ToolPart>) -> Vec<Value> {
         let mut events = Vec::new();
         for part in parts {

@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Number, Value, json};
 
 use crate::body::{Asked, Body};
 use crate::chat::{self, Begun, ChatRequest, begin};
@@ -61,45 +61,30 @@ enum Input {
 }
 
 impl ResponseRequest {
-    /// It as a chat.
     fn chat(&self) -> Result<ChatRequest, ApiError> {
         if self.previous_response_id.is_some() {
             return Err(ApiError::unsupported("previous_response_id", "stored responses"));
         }
-        if self
-            .include
-            .as_ref()
-            .is_some_and(|include| include.iter().any(|what| what != "reasoning.encrypted_content"))
-        {
+        if self.include.iter().flatten().any(|what| what != "reasoning.encrypted_content") {
             return Err(ApiError::unsupported("include", "more output"));
         }
-        let mut chat = Map::new();
-        chat.extend([
-            ("temperature".to_owned(), json!(self.temperature)),
-            ("top_p".to_owned(), json!(self.top_p)),
-            ("parallel_tool_calls".to_owned(), json!(self.parallel_tool_calls)),
-        ]);
-        chat.insert("messages".to_owned(), self.messages()?.into());
-        chat.extend(self.max_output_tokens.map(|most| ("max_tokens".to_owned(), most.into())));
-        chat.extend(self.stream.map(|stream| ("stream".to_owned(), stream.into())));
-        let effort = self.reasoning.as_ref().map(|reasoning| reasoning.0["effort"].clone());
-        chat.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort)));
         let format = self.text.as_ref().map(|Object(text)| match text["format"]["type"].as_str() {
             Some("json_schema") => json!({ "type": "json_schema", "json_schema": text["format"] }),
             _ => text["format"].clone(),
         });
-        chat.extend(format.map(|format| ("response_format".to_owned(), format)));
         let wrapped = |tool: &Value| match tool["type"].as_str() {
             Some("function") => json!({ "type": "function", "function": tool }),
             _ => tool.clone(),
         };
-        let tools = self.tools.iter().flatten().map(wrapped).collect::<Vec<_>>();
-        chat.insert("tools".to_owned(), tools.into());
-        chat.extend(self.tool_choice.as_ref().map(|choice| {
-            let choice = if choice.is_object() { wrapped(choice) } else { choice.clone() };
-            ("tool_choice".to_owned(), choice)
-        }));
-        ChatRequest::of(chat)
+        let choice = self.tool_choice.as_ref();
+        ChatRequest::of(json!({
+            "messages": self.messages()?, "max_tokens": self.max_output_tokens, "stream": self.stream,
+            "temperature": self.temperature, "top_p": self.top_p, "response_format": format,
+            "reasoning_effort": self.reasoning.as_ref().map(|reasoning| &reasoning.0["effort"]),
+            "tools": self.tools.iter().flatten().map(wrapped).collect::<Vec<_>>(),
+            "tool_choice": choice.map(|choice| if choice.is_object() { wrapped(choice) } else { choice.clone() }),
+            "parallel_tool_calls": self.parallel_tool_calls,
+        }))
     }
 
     fn messages(&self) -> Result<Vec<Value>, ApiError> {
@@ -161,7 +146,6 @@ fn add_call(call: Value, messages: &mut Vec<Value>) {
     }
 }
 
-/// The text of content.
 fn content(content: &Value, path: &str) -> Result<String, ApiError> {
     text_of(content, &["input_text", "output_text", "text"], path)
 }

@@ -57,13 +57,13 @@ impl Models {
         }
         let adapted = self.served.iter().find_map(|model| {
             let adapter = name.strip_prefix(&model.name)?.strip_prefix(':')?;
-            model.adapters.as_ref()?.contains(adapter).then(|| Arc::new(model.adapted(adapter)))
+            model.adapters.as_ref()?.pool.contains(adapter).then(|| Arc::new(model.adapted(adapter)))
         });
         adapted.ok_or_else(|| ApiError::no_model(name))
     }
 }
 
-/// A model that is served.
+#[derive(Clone)]
 pub(crate) struct ServedModel {
     pub(crate) server: Arc<Shared>,
     pub(crate) engine: Engine,

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
+use mlxcel_session::mlxcel_core::setters;
 use mlxcel_session::{AdapterPool, Engine, Error, ErrorKind, Result, Speculation};
 use tokio::sync::Semaphore;
 
-use crate::adapters::AdapterSettings;
+use crate::adapters::{AdapterSettings, refused};
 use crate::body::PARSED_AT_ONCE;
 use crate::ids::Ids;
 use crate::limits::Limits;
@@ -65,32 +66,22 @@ impl Server {
         self
     }
 
-    /// What requests may ask for.
-    pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
+    setters! {
+        /// What requests may ask for.
+        with_limits(limits: Limits) => limits = limits;
 
-    /// Answers only requests with this key, as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for
-    /// the page, `/health` and `/openapi.json`. An application that knows its users has a layer of its
-    /// own instead.
-    pub fn with_api_key(mut self, key: impl Into<String>) -> Self {
-        self.api_key = Some(key.into());
-        self
-    }
+        /// Answers only requests with this key, as `Authorization: Bearer KEY` or `x-api-key: KEY`, except for
+        /// the page, `/health` and `/openapi.json`. An application that knows its users has a layer of its
+        /// own instead.
+        with_api_key(key: impl Into<String>) => api_key = Some(key.into());
 
-    /// Answers only requests for these hosts and from pages of these origins, which are told to browsers
-    /// (CORS).
-    pub fn with_origins(mut self, origins: Origins) -> Self {
-        self.origins = Some(origins);
-        self
-    }
+        /// Answers only requests for these hosts and from pages of these origins, which are told to browsers
+        /// (CORS).
+        with_origins(origins: Origins) => origins = Some(origins);
 
-    /// Adds a page to chat on, at `/`. It needs a router that is mounted at the root, or behind a path that
-    /// ends with `/`.
-    pub fn with_page(mut self) -> Self {
-        self.with_page = true;
-        self
+        /// Adds a page to chat on, at `/`. It needs a router that is mounted at the root, or behind a path that
+        /// ends with `/`.
+        with_page() => with_page = true;
     }
 
     /// Starts, and returns the routes: for an application that needs no graceful shutdown. Dropping the
@@ -130,21 +121,17 @@ impl Server {
         let Self { engines, mut adapters, speculations, limits, api_key, origins, with_page } = self;
         for (index, (name, _)) in engines.iter().enumerate() {
             if engines[..index].iter().any(|(earlier, _)| earlier == name) {
-                let error =
-                    Error::new(ErrorKind::InvalidInput, "start server", "two models have the same name");
-                return Err(error.with_context("name", name));
+                return Err(refused("two models have the same name").with_context("name", name));
             }
         }
         if api_key.as_ref().is_some_and(String::is_empty) {
-            let error = Error::new(ErrorKind::InvalidInput, "start server", "the API key is empty");
-            return Err(error.with_context("field", "api_key"));
+            return Err(refused("the API key is empty").with_context("field", "api_key"));
         }
         adapters.check(&engines)?;
         let is_served = |name: &String| engines.iter().any(|(served, _)| served == name);
         if let Some((name, _)) = speculations.iter().find(|(name, _)| !is_served(name)) {
             let message = "tokens are to be drafted for a model that is not served";
-            let error = Error::new(ErrorKind::InvalidInput, "start server", message);
-            return Err(error.with_context("name", name));
+            return Err(refused(message).with_context("name", name));
         }
         let shared = Arc::new(Shared {
             limits,
@@ -215,7 +202,7 @@ impl Running {
     pub fn finish(self) {
         self.models.shared.embedding.finish(PATIENCE);
         for adapters in self.models.served.iter().filter_map(|app| app.adapters.as_ref()) {
-            adapters.finish(PATIENCE);
+            adapters.workers.finish(PATIENCE);
         }
         self.models.shared.workers.finish(PATIENCE);
     }

@@ -33,7 +33,6 @@ pub(crate) trait Pieces: Send + 'static {
     /// What ends it.
     fn end(&mut self, app: &ServedModel, answer: &Answer) -> Vec<Value>;
 
-    /// The event of an error.
     fn error(error: &ApiError) -> Value {
         error.json()
     }

@@ -12,19 +12,31 @@ use std::time::Duration;
 
 use mlxcel_server::{Limits, Server};
 use serde_json::json;
+use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use harness::{answer, ask, begin, engine, requests, streamed};
 
 /// A span: its name, its parent, and its fields as text.
 #[derive(Clone, Debug, Default)]
 struct Seen {
+    id: Option<Id>,
     name: &'static str,
-    parent: Option<u64>,
+    parent: Option<Id>,
     fields: BTreeMap<&'static str, String>,
     is_closed: bool,
+}
+
+impl Seen {
+    fn expect(&self, fields: &[(&str, &str)]) {
+        for (name, value) in fields {
+            assert_eq!(self.fields.get(name).map(String::as_str), Some(*value), "{name}: {self:?}");
+        }
+    }
 }
 
 impl Visit for Seen {
@@ -36,67 +48,36 @@ impl Visit for Seen {
     }
 }
 
-#[derive(Default)]
-struct State {
-    spans: Vec<Seen>,
-    /// How many handles each has.
-    handles: Vec<usize>,
-    /// Those that each thread is in.
-    entered: BTreeMap<String, Vec<u64>>,
-}
-
-/// Notes all spans.
+/// Notes all spans, in the order in which they began.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<State>>);
+struct Spans(Arc<Mutex<Vec<Seen>>>);
 
-fn thread() -> String {
-    format!("{:?}", std::thread::current().id())
-}
-
-impl Subscriber for Spans {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
-    }
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut state = self.0.lock().unwrap();
-        let current = || state.entered.get(&thread())?.last().copied();
-        let mut seen = Seen { name: span.metadata().name(), parent: current(), ..Seen::default() };
+impl<S: Subscriber> Layer<S> for Spans {
+    fn on_new_span(&self, span: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let parent = context.current_span().id().cloned();
+        let mut seen = Seen { id: Some(id.clone()), name: span.metadata().name(), parent, ..Seen::default() };
         span.record(&mut seen);
-        state.spans.push(seen);
-        state.handles.push(1);
-        Id::from_u64(state.spans.len() as u64)
+        self.0.lock().unwrap().push(seen);
     }
-    fn record(&self, span: &Id, values: &Record<'_>) {
-        values.record(&mut self.0.lock().unwrap().spans[span.into_u64() as usize - 1]);
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        self.change(id, |span| values.record(span));
     }
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &Event<'_>) {}
-    fn enter(&self, span: &Id) {
-        self.0.lock().unwrap().entered.entry(thread()).or_default().push(span.into_u64());
-    }
-    fn exit(&self, _: &Id) {
-        self.0.lock().unwrap().entered.entry(thread()).or_default().pop();
-    }
-    fn clone_span(&self, span: &Id) -> Id {
-        self.0.lock().unwrap().handles[span.into_u64() as usize - 1] += 1;
-        span.clone()
-    }
-    fn try_close(&self, span: Id) -> bool {
-        let (mut state, index) = (self.0.lock().unwrap(), span.into_u64() as usize - 1);
-        state.handles[index] -= 1;
-        state.spans[index].is_closed = state.handles[index] == 0;
-        state.spans[index].is_closed
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        self.change(&id, |span| span.is_closed = true);
     }
 }
 
 impl Spans {
-    /// The newest span of a request once it is closed, and its number.
-    async fn newest(&self) -> (u64, BTreeMap<&'static str, String>) {
+    fn change(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
+        change(self.0.lock().unwrap().iter_mut().rfind(|span| span.id.as_ref() == Some(id)).unwrap());
+    }
+
+    /// The newest span of a request once it is closed.
+    async fn newest(&self) -> Seen {
         loop {
-            let spans = self.0.lock().unwrap().spans.clone();
-            let newest = spans.iter().enumerate().rev().find(|(_, span)| span.name == "gen_ai").unwrap();
-            if newest.1.is_closed {
-                return (newest.0 as u64 + 1, newest.1.fields.clone());
+            let newest = self.0.lock().unwrap().iter().rfind(|span| span.name == "gen_ai").cloned().unwrap();
+            if newest.is_closed {
+                return newest;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -107,39 +88,31 @@ impl Spans {
 #[tokio::test]
 async fn requests_have_spans_in_the_words_of_opentelemetry() {
     let spans = Spans::default();
-    tracing::subscriber::set_global_default(spans.clone()).unwrap();
+    tracing_subscriber::registry().with(spans.clone()).init();
     let router = Server::new("pip", engine()).router().unwrap();
-    let expect = |fields: &BTreeMap<&'static str, String>, expected: &[(&str, &str)]| {
-        for (name, value) in expected {
-            assert_eq!(fields.get(name).map(String::as_str), Some(*value), "{name}: {fields:?}");
-        }
-    };
 
     for (path, body) in requests(4) {
         let operation = if path == "/v1/completions" { "text_completion" } else { "chat" };
         for mut body in [body.clone(), streamed(body)] {
             body["temperature"] = 0.into();
             assert_eq!(ask(&router, path, Some(body)).await.0, 200);
-            let (number, fields) = spans.newest().await;
+            let seen = spans.newest().await;
             let name = format!("{operation} pip");
-            expect(
-                &fields,
-                &[
-                    ("otel.name", &name),
-                    ("otel.kind", "server"),
-                    ("gen_ai.operation.name", operation),
-                    ("gen_ai.provider.name", "mlxcel"),
-                    ("gen_ai.request.model", "pip"),
-                    ("gen_ai.response.model", "pip"),
-                    ("gen_ai.request.max_tokens", "4"),
-                    ("gen_ai.request.temperature", "0.0"),
-                    ("gen_ai.usage.output_tokens", "4"),
-                    ("gen_ai.response.finish_reasons", "[\"length\"]"),
-                ],
-            );
-            assert!(!fields.contains_key("error.type"), "{fields:?}");
-            let spans = spans.0.lock().unwrap().spans.clone();
-            let below = spans.iter().filter(|span| span.parent == Some(number));
+            seen.expect(&[
+                ("otel.name", &name),
+                ("otel.kind", "server"),
+                ("gen_ai.operation.name", operation),
+                ("gen_ai.provider.name", "mlxcel"),
+                ("gen_ai.request.model", "pip"),
+                ("gen_ai.response.model", "pip"),
+                ("gen_ai.request.max_tokens", "4"),
+                ("gen_ai.request.temperature", "0.0"),
+                ("gen_ai.usage.output_tokens", "4"),
+                ("gen_ai.response.finish_reasons", "[\"length\"]"),
+            ]);
+            assert!(!seen.fields.contains_key("error.type"), "{seen:?}");
+            let spans = spans.0.lock().unwrap().clone();
+            let below = spans.iter().filter(|span| span.parent == seen.id);
             assert_eq!(below.map(|span| span.name).collect::<Vec<_>>(), ["request"], "{path}");
         }
     }
@@ -149,42 +122,39 @@ async fn requests_have_spans_in_the_words_of_opentelemetry() {
         "frequency_penalty": 0.5, "presence_penalty": 0.25,
     });
     let usage = &answer(&router, "/v1/completions", Some(body)).await["usage"];
-    let (_, fields) = spans.newest().await;
-    expect(
-        &fields,
-        &[
-            ("gen_ai.request.choice.count", "2"),
-            ("gen_ai.request.temperature", "0.7"),
-            ("gen_ai.request.top_p", "0.9"),
-            ("gen_ai.request.top_k", "40"),
-            ("gen_ai.request.seed", "7"),
-            ("gen_ai.request.stop_sequences", "[\".\"]"),
-            ("gen_ai.request.frequency_penalty", "0.5"),
-            ("gen_ai.request.presence_penalty", "0.25"),
-            ("gen_ai.response.finish_reasons", "[\"stop\", \"stop\", \"stop\", \"stop\"]"),
-            ("gen_ai.usage.input_tokens", &usage["prompt_tokens"].to_string()),
-            ("gen_ai.usage.output_tokens", &usage["completion_tokens"].to_string()),
-        ],
-    );
+    let seen = spans.newest().await;
+    seen.expect(&[
+        ("gen_ai.request.choice.count", "2"),
+        ("gen_ai.request.temperature", "0.7"),
+        ("gen_ai.request.top_p", "0.9"),
+        ("gen_ai.request.top_k", "40"),
+        ("gen_ai.request.seed", "7"),
+        ("gen_ai.request.stop_sequences", "[\".\"]"),
+        ("gen_ai.request.frequency_penalty", "0.5"),
+        ("gen_ai.request.presence_penalty", "0.25"),
+        ("gen_ai.response.finish_reasons", "[\"stop\", \"stop\", \"stop\", \"stop\"]"),
+        ("gen_ai.usage.input_tokens", &usage["prompt_tokens"].to_string()),
+        ("gen_ai.usage.output_tokens", &usage["completion_tokens"].to_string()),
+    ]);
 
     let body = json!({ "input": ["a fox", "a bear"] });
     let usage = &answer(&router, "/v1/embeddings", Some(body)).await["usage"];
-    let (_, fields) = spans.newest().await;
-    assert_eq!(&*fields["gen_ai.operation.name"], "embeddings");
-    expect(&fields, &[("gen_ai.usage.input_tokens", &usage["prompt_tokens"].to_string())]);
-    assert!(!fields.contains_key("gen_ai.usage.output_tokens"), "{fields:?}");
+    let seen = spans.newest().await;
+    let tokens = usage["prompt_tokens"].to_string();
+    seen.expect(&[("gen_ai.operation.name", "embeddings"), ("gen_ai.usage.input_tokens", &tokens)]);
+    assert!(!seen.fields.contains_key("gen_ai.usage.output_tokens"), "{seen:?}");
 
     // A client that leaves, and an answer that is cut.
     let [(path, body), ..] = requests(900);
     drop(begin(&router, path, Some(streamed(body))).await);
-    let (_, fields) = spans.newest().await;
-    expect(&fields, &[("gen_ai.response.finish_reasons", "[\"cancelled\"]")]);
+    let seen = spans.newest().await;
+    seen.expect(&[("gen_ai.response.finish_reasons", "[\"cancelled\"]")]);
     let mut limits = Limits::default();
     limits.time = Duration::ZERO;
     let router = Server::new("pip", engine()).with_limits(limits).router().unwrap();
     for (path, body) in requests(5) {
         assert_eq!(ask(&router, path, Some(body)).await.0, 504);
-        let (_, fields) = spans.newest().await;
-        expect(&fields, &[("error.type", "time_limit"), ("otel.status_code", "ERROR")]);
+        let seen = spans.newest().await;
+        seen.expect(&[("error.type", "time_limit"), ("otel.status_code", "ERROR")]);
     }
 }

@@ -31,7 +31,6 @@ pub(crate) fn requests(tokens: usize) -> [(&'static str, Value); 4] {
     ]
 }
 
-/// `body` as a request for a stream.
 pub(crate) fn streamed(mut body: Value) -> Value {
     body["stream"] = true.into();
     body

@@ -19,7 +19,6 @@ fn router(family: Family, text: &str) -> Router {
     Server::new("pip", Scripted::new(family, text).engine()).router().unwrap()
 }
 
-/// A question for a path.
 fn question(path: &str) -> Value {
     let messages = json!([{ "role": "user", "content": "Hi" }]);
     match path {
@@ -51,7 +50,6 @@ async fn answers(router: &Router, path: &str, body: Value) -> [Parts; 2] {
     [read_whole(&whole), joined]
 }
 
-/// Adds each of `texts` to its part.
 fn add(parts: &mut Parts, texts: [&Value; 3]) {
     for (part, text) in parts.iter_mut().zip(texts) {
         part.push_str(text.as_str().unwrap_or_default());
