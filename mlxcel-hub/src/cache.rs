@@ -220,7 +220,6 @@ fn commit(folder: &Path, revision: &str) -> Result<Option<String>> {
     Ok(Some(commit.to_owned()))
 }
 
-/// Whether a text is the number of a commit.
 fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

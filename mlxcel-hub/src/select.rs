@@ -77,12 +77,8 @@ pub fn select(name: &HubName, files: &[String]) -> Result<Selection> {
             template.is_some_and(|template| !template.is_empty() && !template.contains(['/', '\\']))
         });
         let templates = templates.take(MOST_TEMPLATES).cloned();
-        let small = [CONFIG]
-            .iter()
-            .chain(&SMALL_FILES)
-            .filter(|file| has(file))
-            .map(|&file| file.to_owned())
-            .chain(templates);
+        let small = [CONFIG].iter().chain(&SMALL_FILES).filter(|file| has(file));
+        let small = small.map(|&file| file.to_owned()).chain(templates);
         let modules = has(MODULES).then(|| MODULES.to_owned());
         let mut selection = Selection { small: small.collect(), modules, ..Selection::default() };
         if has(SINGLE) {
@@ -232,10 +228,8 @@ mod tests {
         assert_eq!((&selected.weights[..], selected.gguf), (&["model.safetensors".to_owned()][..], false));
         let sharded = of("a/b", &["config.json", INDEX, "model-00001-of-00002.safetensors"]).unwrap();
         assert_eq!((sharded.index.as_deref(), sharded.weights.len()), (Some(INDEX), 0));
-        assert_eq!(
-            of("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err().kind(),
-            ErrorKind::Unsupported
-        );
+        let pickle = of("a/b", &["config.json", "pytorch_model.bin"]).unwrap_err();
+        assert_eq!(pickle.kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -41,7 +41,13 @@ pub(super) struct Count {
 }
 
 /// A file that is not whole yet.
-struct Draft {
+struct Draft<'a> {
+    /// What the repository calls it, and where the hub has it.
+    name: &'a str,
+    path: &'a str,
+    remote: &'a Remote,
+    /// Where it is written.
+    part: &'a Path,
     file: File,
     length: u64,
     sum: Hasher,
@@ -103,45 +109,40 @@ impl<'a> Blobs<'a> {
     fn fetch(&self, file: &str, remote: &Remote, path: &str, part: &Path, count: &mut Count) -> Result<()> {
         let broken = |error| Error::io(OPERATION, part, error).with_context("file", file);
         let before = count.done;
-        let mut draft = Draft::open(part, remote).map_err(broken)?;
+        let mut draft = Draft::open(file, path, remote, part).map_err(broken)?;
         loop {
             count.set(before.saturating_add(draft.length));
-            self.complete(file, remote, path, &mut draft, part, count)?;
+            self.complete(&mut draft, count)?;
             draft.file.sync_all().map_err(broken)?;
             if draft.sum.digits() == remote.sum.digits() {
                 return Ok(());
             }
-            draft.restart(remote).map_err(broken)?;
+            draft.restart().map_err(broken)?;
             if !draft.resumed {
                 // It is of no use to resume it.
                 let _ = fs::remove_file(part);
                 let message = "the download does not match the hub's listing: its checksum differs";
-                return Err(failed(ErrorKind::Corrupt, message)
-                    .with_context("file", file)
-                    .with_context("model", &self.name));
+                return Err(self.corrupt(&draft, message));
             }
             tracing::warn!(file, "the partial download is corrupt: downloading the file again");
             draft.resumed = false;
         }
     }
 
+    fn corrupt(&self, draft: &Draft<'_>, message: &'static str) -> Error {
+        let error = failed(ErrorKind::Corrupt, message).with_context("file", draft.name);
+        error.with_context("model", &self.name)
+    }
+
     /// Continues until the file has all its bytes. A request that is dropped after bytes came does not count
     /// as failed.
-    fn complete(
-        &self,
-        file: &str,
-        remote: &Remote,
-        path: &str,
-        draft: &mut Draft,
-        part: &Path,
-        count: &mut Count,
-    ) -> Result<()> {
+    fn complete(&self, draft: &mut Draft<'_>, count: &mut Count) -> Result<()> {
         let mut failures = 0;
         let before = count.done.saturating_sub(draft.length);
-        while draft.length < remote.size {
+        while draft.length < draft.remote.size {
             self.client.go_on()?;
             let length = draft.length;
-            match self.request(file, remote, path, draft, part, count, before) {
+            match self.request(draft, count, before) {
                 Ok(()) => {}
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing(error)) => {
@@ -149,7 +150,7 @@ impl<'a> Blobs<'a> {
                     if failures > self.options.retries {
                         return Err(error);
                     }
-                    tracing::debug!(%error, file, at = draft.length, "resuming a download");
+                    tracing::debug!(%error, file = draft.name, at = draft.length, "resuming a download");
                     self.client.pause(failures)?;
                 }
             }
@@ -158,43 +159,28 @@ impl<'a> Blobs<'a> {
     }
 
     /// One request for what is missing.
-    #[allow(clippy::too_many_arguments, reason = "all that a download consists of")]
-    fn request(
-        &self,
-        file: &str,
-        remote: &Remote,
-        path: &str,
-        draft: &mut Draft,
-        part: &Path,
-        count: &mut Count,
-        before: u64,
-    ) -> Result<(), Failure> {
-        let broken = |error| Failure::Final(Error::io(OPERATION, part, error).with_context("file", file));
-        let other = |message: &'static str| {
-            let error = failed(ErrorKind::Corrupt, message).with_context("file", file);
-            error.with_context("model", &self.name)
-        };
+    fn request(&self, draft: &mut Draft<'_>, count: &mut Count, before: u64) -> Result<(), Failure> {
+        let Draft { name, path, remote, part, .. } = *draft;
+        let broken = |error| Failure::Final(Error::io(OPERATION, part, error).with_context("file", name));
+        let passing = |draft: &Draft<'_>, message| Err(Failure::Passing(self.corrupt(draft, message)));
+        let last = |draft: &Draft<'_>, message| Err(Failure::Final(self.corrupt(draft, message)));
         let answer = self.client.get(path, &self.name, (draft.length > 0).then_some(draft.length))?;
         if answer.tag.as_ref().is_some_and(|tag| tag != remote.sum.digits()) {
-            return Err(Failure::Final(other(
-                "the hub returned another file than it lists: its etag differs",
-            )));
+            return last(draft, "the hub returned another file than it lists: its etag differs");
         }
         if answer.status == StatusCode::PARTIAL_CONTENT {
             let begins = format!("bytes {}-", draft.length);
             if !answer.range.is_some_and(|range| range.starts_with(&begins)) {
-                return Err(Failure::Passing(other(
-                    "the hub returned another range of the file than requested",
-                )));
+                return passing(draft, "the hub returned another range of the file than requested");
             }
         } else if draft.length > 0 {
             // The server has no ranges: all of it comes again.
-            draft.restart(remote).map_err(broken)?;
+            draft.restart().map_err(broken)?;
             if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
-                return Err(Failure::Passing(other("the hub's file is shorter than the partial download")));
+                return passing(draft, "the hub's file is shorter than the partial download");
             }
         } else if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Err(Failure::Final(other("the hub did not return the file")));
+            return last(draft, "the hub did not return the file");
         }
         let mut body = answer.content;
         let mut chunk = vec![0; CHUNK];
@@ -208,7 +194,7 @@ impl<'a> Blobs<'a> {
             let taken = taken.map_err(|error| Failure::Passing(dropped(error, path)))?;
             let bytes = chunk.get(..taken).unwrap_or_default();
             if draft.length.saturating_add(taken as u64) > remote.size {
-                return Err(Failure::Final(other("the hub returned more bytes of the file than it lists")));
+                return last(draft, "the hub returned more bytes of the file than it lists");
             }
             draft.add(bytes).map_err(broken)?;
             count.set(before.saturating_add(draft.length));
@@ -236,18 +222,19 @@ impl Count {
     }
 }
 
-impl Draft {
+impl<'a> Draft<'a> {
     /// Opens what there is of a file, and sums it up.
-    fn open(path: &Path, remote: &Remote) -> io::Result<Self> {
+    fn open(name: &'a str, path: &'a str, remote: &'a Remote, part: &'a Path) -> io::Result<Self> {
         // Nothing but a file is resumed.
-        if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
-            fs::remove_file(path)?;
+        if part.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+            fs::remove_file(part)?;
         }
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
-        let mut draft = Self { file, length: 0, sum: Hasher::new(remote), resumed: false };
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(part)?;
+        let sum = Hasher::new(remote);
+        let mut draft = Self { name, path, remote, part, file, length: 0, sum, resumed: false };
         let there = draft.file.metadata()?.len();
         if there > remote.size {
-            draft.restart(remote)?;
+            draft.restart()?;
             return Ok(draft);
         }
         let mut chunk = vec![0; CHUNK];
@@ -269,10 +256,10 @@ impl Draft {
         Ok(())
     }
 
-    fn restart(&mut self, remote: &Remote) -> io::Result<()> {
+    fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
-        (self.length, self.sum) = (0, Hasher::new(remote));
+        (self.length, self.sum) = (0, Hasher::new(self.remote));
         Ok(())
     }
 }

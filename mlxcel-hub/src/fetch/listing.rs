@@ -81,7 +81,6 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Asks the hub.
     pub(super) fn of(client: &Client<'_>, name: &HubName) -> Result<Self> {
         let revision = escape(name.revision(), false);
         let path = format!("api/models/{}/revision/{revision}?blobs=true", name.repo());
@@ -93,12 +92,10 @@ impl Listing {
         Ok(Self { commit: info.sha, files, remotes, place })
     }
 
-    /// The names of all files.
     pub(super) fn names(&self) -> Vec<String> {
         self.files.keys().cloned().collect()
     }
 
-    /// The file called `name`.
     pub(super) fn file(&self, name: &str) -> Result<&Remote> {
         self.remotes.get(name).ok_or_else(|| {
             let error = if self.files.contains_key(name) {

@@ -152,7 +152,6 @@ impl<'a> Snapshot<'a> {
         Ok(total)
     }
 
-    /// Has a file in the snapshot.
     fn take(&self, file: &str, remote: &Remote, count: &mut Count) -> Result<()> {
         let path =
             format!("{}/resolve/{}/{}", self.name.repo(), self.listing.commit, client::escape(file, true));

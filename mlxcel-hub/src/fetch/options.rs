@@ -129,10 +129,8 @@ mod tests {
             FetchOptions::from_variables(get, Some(home.path().to_owned()), None)
         };
         let options = of(&[("HF_ENDPOINT", ""), ("HF_HUB_OFFLINE", "0")]);
-        assert_eq!(
-            (options.endpoint.as_str(), options.token.as_deref(), options.offline),
-            (ENDPOINT, None, false)
-        );
+        let FetchOptions { endpoint, token, offline, .. } = options;
+        assert_eq!((endpoint.as_str(), token, offline), (ENDPOINT, None, false));
         std::fs::write(home.path().join("token"), "hf_file\n").unwrap();
         assert_eq!(of(&[]).token.as_deref(), Some("hf_file"));
         let options =

@@ -18,7 +18,6 @@ pub(super) const REPO: &str = "org/name";
 /// Files from this size on are in the storage.
 const LARGE: usize = 1000;
 
-/// A request as it came.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// Whether the storage was asked, and not the hub.
@@ -83,7 +82,6 @@ impl Hub {
         Self { endpoint, behaviour, requests }
     }
 
-    /// Changes what it does.
     pub(super) fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.behaviour.lock().unwrap());
     }

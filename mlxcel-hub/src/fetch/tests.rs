@@ -67,7 +67,6 @@ impl Place {
     }
 }
 
-/// All files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
