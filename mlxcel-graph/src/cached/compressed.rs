@@ -1,8 +1,8 @@
 //! Attention over a cache of a window, and over entries that earlier positions are compressed to.
 
-use mlxcel_stablehlo::{Builder, Comparison, ElementType, Error, ErrorKind, Result, TensorType, Value};
+use mlxcel_stablehlo::{Builder, ElementType, ErrorKind, Result, Value};
 
-use crate::layers::{AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention};
+use crate::layers::{AttentionScores, MaskedOperands, heads_first, join_rows, masked_attention, refusal};
 
 use super::attention::{joined, read};
 use super::row;
@@ -77,13 +77,9 @@ pub fn compressed_attention<'f>(
         let own = heads_first(b, key, start, end)?;
         let own = row::pack(b, own, b.ty(cache).element)?;
         let length = b.shape(cache)[3];
-        let cache = match Slots::of(window, length, tokens) {
-            Slots::Straight => {
-                let both = joined(b, own, own)?;
-                slots::write(b, cache, both, layer, (3, position), Slots::Straight)?
-            }
-            Slots::Ring { .. } => write_ring(b, cache, own, layer, position)?,
-        };
+        let both = joined(b, own, own)?;
+        let slots = Slots::of(window, length, tokens);
+        let cache = slots::write(b, cache, both, layer, (3, position), slots)?;
         let near = read(b, layer, 0, cache)?;
         let near = b.convert(near, ElementType::F32)?;
         let near_mask = slots::visible(b, position, tokens, length, (window, false))?;
@@ -115,45 +111,6 @@ pub fn compressed_attention<'f>(
     Ok((join_rows(b, &mixed)?, results, entry_results))
 }
 
-/// The ring `cache` with the keys of a row (`[1, tokens, w]`) in a layer, as values too.
-///
-/// The whole layer is written, and every slot takes its row by index: IREE's compiler cannot schedule the
-/// slices at places that the device alone knows, of which a kernel is free.
-fn write_ring<'f>(
-    b: &mut Builder<'f>,
-    cache: Value<'f>,
-    keys: Value<'f>,
-    layer: usize,
-    position: Value<'f>,
-) -> Result<Value<'f>> {
-    let &[_, _, heads, length, width] = &b.shape(cache)[..] else { return Ok(cache) };
-    let tokens = b.shape(keys)[1];
-    let grid = [length];
-    let slot = b.iota(TensorType::new(ElementType::I32, grid), 0)?;
-    let around = b.splat(ElementType::I32, length as f64, &grid)?;
-    let position = b.broadcast_scalar(position, &grid)?;
-    let first = b.remainder(position, around)?;
-    // How many slots behind that of the row's first token.
-    let behind = b.subtract(slot, first)?;
-    let behind = b.add(behind, around)?;
-    let behind = b.remainder(behind, around)?;
-    let end = b.splat(ElementType::I32, tokens as f64, &grid)?;
-    let is_new = b.compare(behind, end, Comparison::Less)?;
-    let last = b.splat(ElementType::I32, (tokens - 1) as f64, &grid)?;
-    let token = b.minimum(behind, last)?;
-    let keys = b.reshape(keys, &[tokens, width])?;
-    let new = b.take(keys, token)?;
-    let old = b.slice(cache, &[layer, 0, 0, 0, 0], &[layer + 1, 1, heads, length, width])?;
-    let old = b.reshape(old, &[length, width])?;
-    let is_new = b.expand(is_new, &[length, width], &[1])?;
-    let written = b.select(is_new, new, old)?;
-    let written = b.reshape(written, &[1, length, width])?;
-    let both = joined(b, written, written)?;
-    let none = b.scalar(0i32)?;
-    let layer = b.scalar(layer as i32)?;
-    b.dynamic_update_slice(cache, both, &[layer, none, none, none, none])
-}
-
 fn check<'f>(
     b: &Builder<'f>,
     operands: &CompressedAttentionOperands<'_, 'f>,
@@ -162,27 +119,24 @@ fn check<'f>(
     let CompressedAttentionOperands { query, key, entry, positions, caches, entry_caches, selected, .. } =
         *operands;
     let named = [("query", query), ("key", key), ("entry", entry), ("positions", positions)];
-    let error = |kind, detail: String| {
-        let operands = named.map(|(name, value)| (name.to_owned(), b.ty(value).clone())).to_vec();
-        Err(Error::new(kind, "compressed_attention", detail).with_operands(operands))
-    };
+    let error = |kind, detail: &str| Err(refusal(b, "compressed_attention", named, kind, detail));
     let ty = |value| b.ty(value);
     if [query, key, entry].iter().any(|&value| ty(value).element != ElementType::F32)
         || ty(positions).element != ElementType::I32
     {
-        return error(ErrorKind::Element, "query, key and entry must be of f32, positions of i32".to_owned());
+        return error(ErrorKind::Element, "query, key and entry must be of f32, positions of i32");
     }
     let &[tokens, _, width] = &ty(query).shape[..] else {
-        return error(ErrorKind::Shape, "query must be [N, H, d]".to_owned());
+        return error(ErrorKind::Shape, "query must be [N, H, d]");
     };
     if [key, entry].iter().any(|&value| ty(value).shape != [tokens, 1, width]) {
-        return error(ErrorKind::Shape, "key and entry must be [N, 1, d]".to_owned());
+        return error(ErrorKind::Shape, "key and entry must be [N, 1, d]");
     }
     if what.rate == 0 || what.window == Some(0) {
-        return error(ErrorKind::Attribute, "a window and a rate must be positive".to_owned());
+        return error(ErrorKind::Attribute, "a window and a rate must be positive");
     }
     if let Some(detail) = slots::row_defect(what.rows, tokens, ty(positions), caches.len()) {
-        return error(ErrorKind::Shape, detail);
+        return error(ErrorKind::Shape, &detail);
     }
     let is_missing =
         entry_caches.len() != caches.len() || !selected.is_empty() && selected.len() != caches.len();
@@ -196,7 +150,7 @@ fn check<'f>(
     if is_missing || !what.rows.iter().enumerate().all(fits) {
         let detail = "caches must be [layers, 2, 1, length, d] and [layers, length, d] with the layers, and room for \
                       the tokens of each row";
-        return error(ErrorKind::Shape, detail.to_owned());
+        return error(ErrorKind::Shape, detail);
     }
     Ok(())
 }

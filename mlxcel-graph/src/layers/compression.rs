@@ -60,10 +60,8 @@ pub fn compress<'f>(
         row += 1;
         let before = b.transpose(state, &[1, 0])?;
         let inputs = b.concatenate(&[before, inputs[0]], 0)?;
-        let index = b.iota(TensorType::new(ElementType::I32, [taps - 1]), 0)?;
-        let first = b.broadcast_scalar(count, &[taps - 1])?;
-        let index = b.add(index, first)?;
-        let kept = b.take(inputs, index)?;
+        let zero = b.scalar(0i32)?;
+        let kept = b.dynamic_slice(inputs, &[count, zero], &[taps - 1, channels])?;
         let entries = windows(b, inputs, bias, position, what)?;
         Ok((entries, b.transpose(kept, &[1, 0])?))
     })
@@ -91,8 +89,8 @@ fn windows<'f>(
     let first = b.subtract(last, within)?;
     let (mut values, mut gates) = (Vec::with_capacity(series), Vec::with_capacity(series));
     for own in 0..series {
-        // By indices: where a slice would begin is known to the device alone, which IREE's compiler cannot
-        // schedule. Those behind the inputs are of windows that do not end within the row.
+        // By indices, not as one slice: it would be moved to within the inputs where its last window ends
+        // behind the row.
         let index = b.iota(TensorType::new(ElementType::I32, [count * rate]), 0)?;
         let skipped = b.splat(ElementType::I32, (own * rate) as f64, &[count * rate])?;
         let index = b.add(index, skipped)?;
