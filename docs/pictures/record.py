@@ -24,7 +24,7 @@ COLUMNS, ROWS = 92, 60
 SIZE, LINE, MARGIN = 13, 19, 14
 PROMPT = "> "
 STYLE = (
-    "text{font:%dpx ui-monospace,Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}.d{fill:#8b98a9}"
+    "text{font:%dpx ui-monospace,Menlo,Consolas,monospace;fill:#d8dee9}.d{fill:#8b98a9}"
     "@keyframes h{from,to{fill:transparent}}tspan{animation:h}"
     "@media(prefers-reduced-motion){tspan{animation-name:none}}" % SIZE
 )
@@ -87,7 +87,8 @@ class Terminal:
         self.fill()
 
     def is_waiting(self):
-        return self.column == len(PROMPT) and "".join(c for c, _ in self.lines[self.row]).rstrip() == PROMPT.strip()
+        line = "".join(character for character, _ in self.lines[self.row])
+        return self.column == len(PROMPT) and line.strip() == PROMPT.strip()
 
 
 def record(program, model, questions):
@@ -141,10 +142,10 @@ def drawn(line, y):
             parts[-1][0] += character
         else:
             parts.append([character, at])
-    spans = [
-        f'<tspan style="animation-duration:{at:.2f}s">{html.escape(part, False)}</tspan>' if at > 0.05 else html.escape(part, False)
-        for part, at in parts
-    ]
+    spans = []
+    for part, at in parts:
+        shown = html.escape(part, False)
+        spans.append(f'<tspan style="animation-duration:{at:.2f}s">{shown}</tspan>' if at > 0.05 else shown)
     dim = ' class="d"' if re.match(r"note: |\[\d+ tokens", text) else ""
     return f'<text{dim} x="{MARGIN}" y="{y}">{"".join(spans)}</text>'
 
@@ -156,7 +157,8 @@ def main():
     width, height = 760, MARGIN * 2 + LINE * len(lines)
     rows = [drawn(line, MARGIN + LINE * i + SIZE) for i, line in enumerate(lines)]
     picture = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 {width} {height}"'
+        f' width="{width}" height="{height}" role="img">',
         f"<title>mlxcel chat, recorded on {html.escape(name)}</title>",
         f"<style>{STYLE}</style>",
         f'<rect width="{width}" height="{height}" rx="8" fill="#1f2430"/>',
