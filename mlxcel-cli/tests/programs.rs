@@ -4,10 +4,12 @@
 #[path = "../../tests/support/adapter.rs"]
 mod adapter;
 mod batch;
+mod blocks;
 mod bundle;
 mod cache;
 mod chat;
 mod config;
+mod documented;
 mod generate;
 mod hub;
 mod inspect;

@@ -8,6 +8,9 @@ mod cache;
 mod chat;
 #[cfg(feature = "iree")]
 mod devices;
+// Pages name the subcommands of all features.
+#[cfg(all(test, unix, feature = "iree", feature = "pjrt"))]
+mod documented;
 mod embed;
 mod generate;
 mod inspect;
