@@ -1,6 +1,6 @@
 //! Every description of a checkpoint, walked by operations in plain loops, against what transformers computes.
 
-use crate::support::Fixture;
+use crate::support::{Fixture, expect_close};
 use crate::{architectures, encoders, formats, naive};
 use mlxcel_conformance::OracleCase;
 use mlxcel_models::Checkpoint;
@@ -58,7 +58,12 @@ fn descriptions_of_encoders_match_the_hidden_states_of_transformers() {
             let average: Vec<f32> = (0..mean.len()).map(average).collect();
             for (found, expected) in [(rows[0], &first), (&average[..], &mean), (rows[rows.len() - 1], &last)]
             {
-                encoders::expect_close(&format!("{name}, {} tokens", tokens.len()), found, expected);
+                expect_close(
+                    &format!("{name}, {} tokens", tokens.len()),
+                    found,
+                    expected,
+                    encoders::DIFFERENCE,
+                );
             }
         }
     }

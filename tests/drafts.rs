@@ -5,8 +5,10 @@ use mlxcel_core::{
     SequenceId, SessionOptions, TokenId, Want,
 };
 
-use crate::support::{Fixture, STATES};
+use crate::support::{Fixture, STATES, expect_close};
 
+/// What logits may differ by, relative to the largest.
+const DIFFERENCE: f32 = 1e-4;
 /// Tokens before the draft tokens, the one that they follow included.
 const BEFORE: usize = 40;
 
@@ -22,12 +24,6 @@ fn logits(
         RowResult::Logits(logits) => logits,
         other => panic!("{other:?} instead of logits"),
     }
-}
-
-fn assert_close(one: &[f32], other: &[f32], what: &str) {
-    let largest = one.iter().fold(1.0f32, |largest, x| largest.max(x.abs()));
-    let error = one.iter().zip(other).fold(0.0f32, |error, (a, b)| error.max((a - b).abs()));
-    assert!(error <= 1e-4 * largest, "{what}: {error} of {largest}");
 }
 
 /// Whatever part of `drafts` draft tokens is right, what follows is as if the others had never been fed.
@@ -54,10 +50,10 @@ fn hold(engine: &dyn Backend, name: &'static str, drafts: usize) {
         let sequence = session.open().unwrap();
         session.run_row(Row::extend(sequence, &text[..BEFORE - 1]), &Control::default()).unwrap();
         let answers = logits(&mut *session, sequence, &text[BEFORE - 1..], drafts);
-        assert_close(&verified, &answers[right], &what);
+        expect_close(&what, &answers[right], &verified, DIFFERENCE);
         session.rewind(sequence, BEFORE + right).unwrap();
         let answers = logits(&mut *session, sequence, &[1, 2], 1);
-        assert_close(&following, &answers[1], &format!("behind {what}"));
+        expect_close(&format!("behind {what}"), &answers[1], &following, DIFFERENCE);
         session.close(sequence).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{FOLDER_VARIABLE, engines_and_plugin, is_wanted, spares};
+use crate::support::{FOLDER_VARIABLE, engines_and_plugin, expect_close, is_wanted, spares};
 use mlxcel_core::{
     Backend, Control, ErrorKind, InferenceSessionExt, LoadOptions, Pooling, Precision, Row, RowResult,
     SamplingPlan, SessionOptions, StepOutput,
@@ -14,7 +14,7 @@ use mlxcel_quantize::{QuantizeOptions, quantize};
 use mlxcel_session::{EmbedOptions, EmbedPrompt, Engine, Model, RerankOptions};
 
 /// The largest difference of an element, relative to the largest of the vector or to 1.
-const DIFFERENCE: f32 = 1e-5;
+pub(crate) const DIFFERENCE: f32 = 1e-5;
 
 #[derive(serde::Deserialize)]
 pub(crate) struct Oracle {
@@ -87,13 +87,6 @@ fn is_spared(engine: &dyn Backend, folder: &Path) -> bool {
     spares(engine) && !few.iter().any(|name| folder.ends_with(name))
 }
 
-pub(crate) fn expect_close(what: &str, found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    let scale = expected.iter().fold(1f32, |most, x| most.max(x.abs()));
-    let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
-    assert!(error <= DIFFERENCE * scale, "{what}: {error} of {scale}");
-}
-
 fn check(engine: &dyn Backend, folder: &Path) {
     let name = format!("{} {}", engine.name(), folder.file_name().unwrap().to_string_lossy());
     let oracle = Oracle::of(folder);
@@ -110,7 +103,7 @@ fn check(engine: &dyn Backend, folder: &Path) {
         }
         let found = model.embed_all(texts, &options).unwrap();
         for ((found, expected), text) in found.iter().zip(embeddings).zip(texts) {
-            expect_close(&format!("{name}, {prompt:?}, {dimensions:?}: {text}"), found, expected);
+            expect_close(&format!("{name}, {prompt:?}, {dimensions:?}: {text}"), found, expected, DIFFERENCE);
         }
     }
     if let Some(case) = &oracle.rerank {
@@ -120,12 +113,12 @@ fn check(engine: &dyn Backend, folder: &Path) {
     if let Some(RerankCase { query, documents, scores, .. }) = reranked {
         let options = RerankOptions::default();
         let found = model.rerank(query, documents, &options).unwrap();
-        expect_close(&name, &found, scores);
+        expect_close(&name, &found, scores, DIFFERENCE);
         let engine = Engine::new(model.clone()).unwrap();
-        expect_close(&name, &engine.rerank(query, documents, &options).unwrap(), scores);
+        expect_close(&name, &engine.rerank(query, documents, &options).unwrap(), scores, DIFFERENCE);
         let found = model.rerank(query, documents, &options.with_probabilities(true)).unwrap();
         let expected: Vec<f32> = scores.iter().map(|score| 1.0 / (1.0 + (-score).exp())).collect();
-        expect_close(&name, &found, &expected);
+        expect_close(&name, &found, &expected, DIFFERENCE);
     }
 }
 
@@ -143,7 +136,7 @@ fn check_head(name: &str, model: &Model, folder: &Path, case: &RerankCase) {
         let row = row.with_token_types(types);
         let RowResult::Hidden(state) = session.run_row(row, &Control::default()).unwrap() else { panic!() };
         session.close(sequence).unwrap();
-        expect_close(name, &head.apply(&state, tokens.len(), 0).unwrap(), &[*score]);
+        expect_close(name, &head.apply(&state, tokens.len(), 0).unwrap(), &[*score], DIFFERENCE);
     }
 }
 
@@ -158,7 +151,12 @@ fn check_hidden(name: &str, model: &Model, cases: &[HiddenCase], few: bool) {
                 panic!()
             };
             session.close(sequence).unwrap();
-            expect_close(&format!("{name}, {} tokens, {pooling:?}", case.tokens.len()), &found, expected);
+            expect_close(
+                &format!("{name}, {} tokens, {pooling:?}", case.tokens.len()),
+                &found,
+                expected,
+                DIFFERENCE,
+            );
         }
     }
     let poolings = [Pooling::First, Pooling::Mean, Pooling::Last, Pooling::Mean];
@@ -172,7 +170,7 @@ fn check_hidden(name: &str, model: &Model, cases: &[HiddenCase], few: bool) {
     for ((case, result), pooling) in cases.iter().zip(out.take()).zip(poolings) {
         let RowResult::Hidden(found) = result.unwrap() else { panic!() };
         let (_, expected) = case.poolings().into_iter().find(|(own, _)| *own == pooling).unwrap();
-        expect_close(&format!("{name}, batched, {} tokens", case.tokens.len()), &found, expected);
+        expect_close(&format!("{name}, batched, {} tokens", case.tokens.len()), &found, expected, DIFFERENCE);
     }
 
     // Rerankers can be decoders; of an encoder a sequence is one text, and nothing is generated.

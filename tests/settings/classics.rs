@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim, Ropes};
-use super::families::{FULL, SLIDING, multipliers, rotated};
+use super::families::{FULL, SLIDING, multipliers, rotated, windows};
 use super::mixtures::granite_experts;
 
 const EPSILONS: [f64; 3] = [1e-6, 1e-5, 1e-3];
 
 pub(crate) fn codegen(d: &mut Draft) {
     let heads = d.random.pick(&[4, 8]);
-    gpt(d, heads);
+    let dim = gpt_head_dim(d);
+    gpt(d, heads, dim);
     rotary_dim(d);
 }
 
@@ -60,21 +61,34 @@ pub(crate) fn glm(d: &mut Draft) {
     d.flag("attention_bias");
 }
 
+pub(crate) fn gpt2(d: &mut Draft) {
+    let heads = d.random.pick(&[1, 2, 3, 4, 6]);
+    let dim = d.random.pick(&[2, 4, 5, 9, 16, 32]);
+    gpt(d, heads, dim);
+    d.flags(&["scale_attn_weights", "scale_attn_by_inverse_layer_idx"]);
+}
+
 pub(crate) fn gpt_bigcode(d: &mut Draft) {
     let heads = d.random.pick(&[1, 2, 3, 4, 6]);
-    gpt(d, heads);
+    let dim = gpt_head_dim(d);
+    gpt(d, heads, dim);
     d.flags(&["multi_query", "scale_attn_weights"]);
 }
 
 pub(crate) fn gptj(d: &mut Draft) {
     let heads = d.random.pick(&[1, 2, 3, 4, 6]);
-    gpt(d, heads);
+    let dim = gpt_head_dim(d);
+    gpt(d, heads, dim);
     rotary_dim(d);
 }
 
-/// The settings of GPT-2 and what came of it.
-fn gpt(d: &mut Draft, heads: usize) {
-    let dim = if d.packable { 32 } else { d.random.pick(&[2, 4, 6, 8, 16, 32]) };
+/// A width of heads that can be rotated, and packed if need be.
+fn gpt_head_dim(d: &mut Draft) -> usize {
+    if d.packable { 32 } else { d.random.pick(&[2, 4, 6, 8, 16, 32]) }
+}
+
+/// The settings of GPT-2 and what came of it, with so many heads of this width.
+fn gpt(d: &mut Draft, heads: usize, dim: usize) {
     d.set("n_embd", heads * dim);
     d.set("n_head", heads);
     d.one("n_layer", &[1, 2, 3, 5]);
@@ -200,6 +214,5 @@ pub(crate) fn vaultgemma(d: &mut Draft) {
     d.any("query_pre_attn_scalar", &[4, 64, 144]);
     d.any("attn_logit_softcapping", &[json!(2.0), json!(50.0), Value::Null]);
     d.any("final_logit_softcapping", &[json!(3.0), json!(30.0), Value::Null]);
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
 }

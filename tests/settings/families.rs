@@ -15,16 +15,12 @@ pub(crate) const SLIDING: &str = "sliding_attention";
 pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("afmoe", mixtures::afmoe),
     ("apertus", |d| {
-        rotated(d);
-        d.flag("attention_bias");
+        biased(d);
         if d.random.one_in(2) {
             d.set("hidden_act", "xielu");
         }
     }),
-    ("arcee", |d| {
-        rotated(d);
-        d.flags(&["attention_bias", "mlp_bias"]);
-    }),
+    ("arcee", llama),
     ("axk1", latents::axk1),
     ("bailing_hybrid", latents::bailing_hybrid),
     ("bamba", hybrids::bamba),
@@ -41,8 +37,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("cwm", |d| {
         rotated(d);
         d.flag("mlp_bias");
-        d.one("sliding_window", &[1, 3, 7, 16, 30]);
-        d.layer_types(&[FULL, SLIDING]);
+        windows(d);
     }),
     ("deepseek", classics::deepseek),
     ("deepseek_v2", latents::deepseek_v2),
@@ -61,39 +56,29 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("falcon_h1", hybrids::falcon_h1),
     ("falcon_mamba", classics::mamba),
     ("flint", routed::flint),
-    ("gemma", |d| {
-        rotated(d);
-        d.flag("attention_bias");
-    }),
+    ("gemma", biased),
     ("gemma2", gemma2),
     ("gemma3_text", gemma3_text),
     ("gemma3n_text", gemmas::gemma3n_text),
     ("gemma4_text", gemmas::gemma4_text),
     ("gemma4_unified_text", gemmas::gemma4_text),
     ("glm", classics::glm),
-    ("glm4", |d| {
-        d.sizes(HeadDim::Free);
-        d.rope(Ropes::All, Some("partial_rotary_factor"));
-        d.usual();
-        d.flag("attention_bias");
-    }),
+    ("glm4", classics::glm),
     ("glm4_moe", mixtures::glm4_moe),
     ("glm4_moe_lite", latents::glm4_moe_lite),
     ("glm_moe_dsa", latents::glm_moe_dsa),
-    ("gpt2", gpt2),
+    ("gpt2", classics::gpt2),
     ("gpt_bigcode", classics::gpt_bigcode),
     ("gpt_neox", gpt_neox),
     ("gpt_oss", gpt_oss),
     ("gptj", classics::gptj),
     ("granite", |d| {
-        rotated(d);
-        d.flags(&["attention_bias", "mlp_bias"]);
+        llama(d);
         multipliers(d);
     }),
     ("granite_swa", granite_swa),
     ("granitemoe", |d| {
-        rotated(d);
-        d.flag("attention_bias");
+        biased(d);
         d.experts(&["num_local_experts"]);
         multipliers(d);
         mixtures::granite_experts(d);
@@ -130,10 +115,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("lfm2", hybrids::lfm2),
     ("lfm2_moe", hybrids::lfm2_moe),
     ("lfm3", hybrids::lfm3),
-    ("llama", |d| {
-        rotated(d);
-        d.flags(&["attention_bias", "mlp_bias"]);
-    }),
+    ("llama", llama),
     ("llama4_text", mixtures::llama4_text),
     ("longcat_flash", latents::longcat_flash),
     ("mamba", classics::mamba),
@@ -141,8 +123,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     ("mellum", routed::mellum),
     ("mimo_v2_flash", mixtures::mimo_v2_flash),
     ("minicpm", |d| {
-        rotated(d);
-        d.flag("attention_bias");
+        biased(d);
         d.any("scale_depth", &[0.5, 1.4]);
         d.any("scale_emb", &[0.5, 12.0]);
         d.any("dim_model_base", &[8, 64, 256]);
@@ -174,17 +155,13 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("nemotron_h", hybrids::nemotron_h),
     ("olmo", classics::olmo),
-    ("olmo2", |d| {
-        rotated(d);
-        d.flag("attention_bias");
-    }),
+    ("olmo2", biased),
     ("olmo3", |d| {
         d.sizes(HeadDim::Free);
         d.usual();
         d.any("rope_theta", &[json!(10_000.0), json!(500_000)]);
         d.flag("attention_bias");
-        d.one("sliding_window", &[1, 3, 7, 16, 30]);
-        d.layer_types(&[FULL, SLIDING]);
+        windows(d);
         layer_ropes(d);
     }),
     ("olmo_hybrid", hybrids::olmo_hybrid),
@@ -244,8 +221,7 @@ pub(crate) const FAMILIES: &[(&str, Settings)] = &[
     }),
     ("smollm3", smollm3),
     ("solar_open", |d| {
-        rotated(d);
-        d.flag("attention_bias");
+        biased(d);
         mixtures::grouped_experts(d, "n_routed_experts", "n_shared_experts");
     }),
     ("stablelm", |d| {
@@ -274,6 +250,22 @@ pub(crate) fn rotated(d: &mut Draft) {
     d.usual();
 }
 
+fn biased(d: &mut Draft) {
+    rotated(d);
+    d.flag("attention_bias");
+}
+
+fn llama(d: &mut Draft) {
+    rotated(d);
+    d.flags(&["attention_bias", "mlp_bias"]);
+}
+
+/// A window in some layers.
+pub(crate) fn windows(d: &mut Draft) {
+    d.one("sliding_window", &[1, 3, 7, 16, 30]);
+    d.layer_types(&[FULL, SLIDING]);
+}
+
 fn cohere2(d: &mut Draft) {
     rotated(d);
     d.any("layer_norm_eps", &[1e-6, 1e-5, 1e-3]);
@@ -300,8 +292,7 @@ fn gemma2(d: &mut Draft) {
     d.any("query_pre_attn_scalar", &[json!(4), json!(64), json!(144.5)]);
     d.any("attn_logit_softcapping", &[json!(2.0), json!(50.0), Value::Null]);
     d.any("final_logit_softcapping", &[json!(3.0), json!(30.0), Value::Null]);
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
 }
 
 fn gemma3_text(d: &mut Draft) {
@@ -345,21 +336,6 @@ pub(crate) fn layer_ropes(d: &mut Draft) {
     d.set("rope_parameters", json!({FULL: full, SLIDING: sliding}));
 }
 
-fn gpt2(d: &mut Draft) {
-    let heads = d.random.pick(&[1, 2, 3, 4, 6]);
-    let dim = d.random.pick(&[2, 4, 5, 9, 16, 32]);
-    d.set("n_embd", heads * dim);
-    d.set("n_head", heads);
-    d.one("n_layer", &[1, 2, 3, 5]);
-    d.one("vocab_size", &[33, 72, 257]);
-    d.one("n_positions", &[64, 96, 200]);
-    let width = d.width();
-    d.one("n_inner", &[json!(width), Value::Null]);
-    d.any("activation_function", &ACTIVATIONS);
-    d.any("layer_norm_epsilon", &[1e-6, 1e-5, 1e-3]);
-    d.flags(&["tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"]);
-}
-
 fn gpt_neox(d: &mut Draft) {
     let heads = d.random.pick(&[1, 2, 3, 4, 6]);
     d.sizes_of(heads, heads, HeadDim::Derived);
@@ -379,8 +355,7 @@ fn gpt_oss(d: &mut Draft) {
     rotated(d);
     d.config.remove("hidden_act");
     d.flag("attention_bias");
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
     d.any("swiglu_limit", &[0.5, 7.0]);
     d.experts(&["num_local_experts", "num_experts"]);
     if d.random.one_in(2) {
@@ -390,8 +365,7 @@ fn gpt_oss(d: &mut Draft) {
 
 /// Hunyuan's attention.
 pub(crate) fn hunyuan(d: &mut Draft) {
-    rotated(d);
-    d.flag("attention_bias");
+    biased(d);
     let scaling = ["rope_scaling", "rope_parameters"].into_iter().find(|key| d.config.contains_key(*key));
     if let Some(key) = scaling
         && d.config[key].get("rope_type") == Some(&json!("dynamic"))
@@ -409,11 +383,9 @@ pub(crate) fn multipliers(d: &mut Draft) {
 }
 
 fn granite_swa(d: &mut Draft) {
-    rotated(d);
-    d.flags(&["attention_bias", "mlp_bias"]);
+    llama(d);
     multipliers(d);
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
     let changes_with_length =
         |key| d.config.get(key).is_some_and(|own: &Value| own["rope_type"] == "longrope");
     if !["rope_scaling", "rope_parameters"].into_iter().any(changes_with_length) && d.random.one_in(2) {

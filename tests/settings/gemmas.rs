@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::draw::{ACTIVATIONS, Draft, HeadDim};
-use super::families::{FULL, SLIDING};
+use super::families::{FULL, SLIDING, windows};
 
 pub(crate) fn gemma4_text(d: &mut Draft) {
     d.sizes(HeadDim::Free);
@@ -12,8 +12,7 @@ pub(crate) fn gemma4_text(d: &mut Draft) {
     d.flags(&["attention_bias", "attention_k_eq_v", "use_double_wide_mlp"]);
     d.any("final_logit_softcapping", &[json!(3.0), json!(30.0), Value::Null]);
     d.any("use_bidirectional_attention", &[json!("vision"), Value::Null]);
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
     let mut types = types(d, 6);
     if let Some(last) = types.last_mut() {
         FULL.clone_into(last);
@@ -90,8 +89,7 @@ pub(crate) fn gemma3n_text(d: &mut Draft) {
     d.any("hidden_activation", &ACTIVATIONS);
     d.flags(&["attention_bias", "altup_correct_scale"]);
     d.any("final_logit_softcapping", &[3.0, 30.0]);
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
+    windows(d);
     if d.random.one_in(2) {
         let widths: Vec<_> = (0..d.layers()).map(|_| d.width()).collect();
         d.set("intermediate_size", widths);

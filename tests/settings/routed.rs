@@ -3,14 +3,8 @@
 use serde_json::{Value, json};
 
 use super::draw::{Draft, HeadDim};
-use super::families::{FULL, SLIDING, layer_ropes, rotated, shared_width, sparse};
+use super::families::{FULL, SLIDING, layer_ropes, rotated, shared_width, sparse, windows};
 use super::mixtures::sparse_types;
-
-/// Layers with windows.
-fn windows(d: &mut Draft) {
-    d.one("sliding_window", &[1, 3, 7, 16, 30]);
-    d.layer_types(&[FULL, SLIDING]);
-}
 
 /// Experts of a width of their own, in modules `mlp`.
 fn experts(d: &mut Draft, keys: &[&str]) {

@@ -180,6 +180,14 @@ pub fn check_on_engines(
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Whether numbers differ by no more than `difference` of the largest expected one, or of one.
+pub fn expect_close(what: &str, found: &[f32], expected: &[f32], difference: f32) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1f32, |most, x| most.max(x.abs()));
+    let error = found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(error <= difference * scale, "{what}: {error} of {scale}");
+}
+
 /// What the printed summary says about the parts of a decoder, without its numbers: `norm rms`, `attention
 /// window`, `mlp silu gate`.
 pub fn parts(decoder: &Decoder) -> BTreeSet<String> {
