@@ -4,13 +4,13 @@ use anyhow::{Result, ensure};
 use cargo_metadata::Message;
 use cargo_metadata::diagnostic::DiagnosticLevel;
 
-use super::{beside, newcomer, wasm};
+use super::{beside, musl, newcomer, wasm};
 use crate::process;
 use crate::workspace::Workspace;
 
 pub(super) fn format(workspace: &Workspace) -> Result<String> {
     process::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    let external = [newcomer::MY_BACKEND, newcomer::APPLICATIONS, wasm::PACKAGE].into_iter();
+    let external = [newcomer::MY_BACKEND, newcomer::APPLICATIONS, wasm::PACKAGE, musl::PACKAGE].into_iter();
     let external = external.chain(beside::PACKAGES.map(|(name, _)| name));
     let external = external.map(|name| format!("tests-external/{name}/Cargo.toml"));
     let others = ["fuzz/libfuzzer", super::rig::PACKAGE].map(|folder| format!("{folder}/Cargo.toml"));

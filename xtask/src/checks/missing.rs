@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use anyhow::{Result, bail};
 
 use super::{Done, in_ci};
 use crate::process;
+use crate::workspace::program_of_toolchain;
 
 /// Where rustup fetches from, unless its variable names another server.
 const RUST_SERVER: &str = "static.rust-lang.org";
@@ -40,6 +42,13 @@ pub(crate) fn fetched_by_rustup(arguments: &[&str]) -> Result<bool> {
             Ok(false)
         }
     }
+}
+
+/// Whether the toolchain that runs this program has the standard library of a target.
+pub(super) fn has_target(target: &str) -> bool {
+    let rustc = program_of_toolchain("rustc");
+    process::output(Command::new(rustc).args(["--print", "target-libdir", "--target", target]))
+        .is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
 /// Whether rustup could fetch: by a proxy, from a server of one's own, or from that of the Rust project.

@@ -21,6 +21,7 @@ mod links;
 pub(crate) mod markdown;
 mod missing;
 mod msrv;
+mod musl;
 mod names;
 mod newcomer;
 mod packages;
@@ -89,6 +90,8 @@ enum Check {
     Beside,
     /// A model in a module of WebAssembly, run by Node
     Wasm,
+    /// A static program with a bundle, linked with musl
+    Musl,
     /// All tests, those in the documentation included, which is made along
     Test,
     /// The instructions of fixed work, against those that a file keeps
@@ -142,6 +145,7 @@ impl Check {
             Self::Msrv => return msrv::check(workspace),
             Self::Deny => return licences::check(workspace),
             Self::Wasm => return wasm::check(workspace),
+            Self::Musl => return musl::check(workspace),
             Self::Vulkan => return vulkan::check(workspace),
             Self::Semver => return semver::check(workspace),
             Self::Costs => return costs::check(workspace),
@@ -189,6 +193,7 @@ impl Check {
                 | Self::Projects
                 | Self::Beside
                 | Self::Wasm
+                | Self::Musl
                 | Self::Vulkan
                 | Self::Soak
                 | Self::Faults

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::Done;
 use super::external::External;
-use super::missing::{fetched_by_rustup, left_out};
+use super::missing::{fetched_by_rustup, has_target, left_out};
 use crate::workspace::Workspace;
 use crate::{process, toolchains};
 
@@ -20,7 +20,7 @@ pub(super) const PACKAGE: &str = "hello-wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
-    let has_target = has_target() || fetched_by_rustup(&["target", "add", TARGET])?;
+    let has_target = has_target(TARGET) || fetched_by_rustup(&["target", "add", TARGET])?;
     if !has_target && !toolchains::nightly_has_sources().unwrap_or(false) {
         return Ok(Done::Unchecked(format!("the target is not installed: rustup target add {TARGET}")));
     }
@@ -47,9 +47,4 @@ fn from_sources(package: &External) -> Command {
     let mut build = package.by_cargo(toolchains::cargo("nightly"), "build");
     build.arg("-Zbuild-std=std,panic_abort");
     build
-}
-
-fn has_target() -> bool {
-    process::output(Command::new("rustup").args(["target", "list", "--installed"]))
-        .is_ok_and(|list| list.lines().any(|line| line.trim() == TARGET))
 }
