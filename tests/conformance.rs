@@ -7,6 +7,11 @@ use crate::support::Fixture;
 use mlxcel_conformance::{Expectations, Subject, suite};
 use mlxcel_core::{Backend, FaultPoint, Faults, LoadOptions, ModelSource, Precision};
 
+#[path = "support/broken.rs"]
+mod broken;
+
+use broken::break_weights;
+
 /// A checkpoint on `engine`: with room for two prompt chunks and a little, so that whatever grows does.
 /// `faulty` makes an engine of it whose device fails at one of `points`.
 fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
@@ -32,20 +37,6 @@ fn subject<E: Backend + Clone + 'static, F: Backend + 'static>(
             break_weights(&path, &broken_path);
             broken.load(&broken_path.clone().into(), &broken_load)
         })
-}
-
-/// A copy of a checkpoint in which a factor of the last norm, a number of 16 bits, is none.
-fn break_weights(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
-    let mut file = std::fs::read(from.join("model.safetensors")).unwrap();
-    let length = u64::from_le_bytes(*file.first_chunk::<8>().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
-    let norms = ["model.norm.weight", "model.embedding_norm.weight", "backbone.norm_f.weight"];
-    let norm = norms.into_iter().find_map(|name| header.get(name)).unwrap();
-    let at = 8 + length + norm["data_offsets"][0].as_u64().unwrap() as usize;
-    file[at..at + 2].copy_from_slice(&0x7fffu16.to_le_bytes());
-    std::fs::write(to.join("model.safetensors"), file).unwrap();
 }
 
 /// A checkpoint with a state that grows and one that does not; for engines that compile, one whose programs

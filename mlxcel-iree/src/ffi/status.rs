@@ -54,8 +54,14 @@ unsafe fn check_as(
     }
     // SAFETY: by the caller's promise the status is live and ours; it is consumed last, and not used again.
     let (words, code) = unsafe { (text(status), sys::iree_status_consume_code(status)) };
-    let kind = kind_of(code as sys::iree_status_code_e);
-    Err(Error::new(kind, operation, "the IREE runtime reported a failure").with_source(RuntimeFailure(words)))
+    // The code by which drivers report a lost device, and by which nothing else fails.
+    let (kind, message) = match code as sys::iree_status_code_e {
+        sys::iree_status_code_e_IREE_STATUS_DATA_LOSS => {
+            (ErrorKind::Device, "the device was lost: drop the model and load it again")
+        }
+        code => (kind_of(code), "the IREE runtime reported a failure"),
+    };
+    Err(Error::new(kind, operation, message).with_source(RuntimeFailure(words)))
 }
 
 /// What kind of error a status code is, where the call has no better idea.
@@ -67,7 +73,6 @@ fn kind_of_code(code: sys::iree_status_code_e) -> ErrorKind {
         sys::iree_status_code_e_IREE_STATUS_NOT_FOUND => ErrorKind::NotFound,
         sys::iree_status_code_e_IREE_STATUS_UNIMPLEMENTED
         | sys::iree_status_code_e_IREE_STATUS_INCOMPATIBLE => ErrorKind::Unsupported,
-        sys::iree_status_code_e_IREE_STATUS_DATA_LOSS => ErrorKind::Corrupt,
         _ => ErrorKind::Device,
     }
 }

@@ -146,7 +146,7 @@ impl Check {
             Self::Deny => return licences::check(workspace),
             Self::Wasm => return wasm::check(workspace),
             Self::Musl => return musl::check(workspace),
-            Self::Vulkan => return vulkan::check(workspace),
+            Self::Vulkan => return vulkan::check(workspace, arguments.all),
             Self::Semver => return semver::check(workspace),
             Self::Costs => return costs::check(workspace),
             Self::Faults => return faults::check(workspace),

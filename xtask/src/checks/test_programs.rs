@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// Tests of a night have this in their paths.
-const NIGHTLY: &str = "nightly::";
+pub(super) const NIGHTLY: &str = "nightly::";
 /// Which tests of the programs run.
 enum Tier {
     /// Those of a change.

@@ -1,4 +1,4 @@
-//! Models on Vulkan, by Mesa's driver that computes on the CPU: `mlxcel-iree/tests/vulkan.rs`.
+//! Models on Vulkan, by Mesa's driver that computes on the CPU: `mlxcel-iree/tests/vulkan`.
 //!
 //! Continuous integration installs the driver. Elsewhere the check says which packages it is in.
 
@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::missing::left_out;
+use super::test_programs::NIGHTLY;
 use super::{Done, in_ci};
 use crate::process;
 use crate::workspace::Workspace;
@@ -18,7 +19,8 @@ const FOLDERS: [&str; 3] = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/
 /// Debian's packages of the driver and the loader.
 const PACKAGES: [&str; 2] = ["mesa-vulkan-drivers", "libvulkan1"];
 
-pub(super) fn check(workspace: &Workspace) -> Result<Done> {
+/// Runs the tests, those of a night with `all`.
+pub(super) fn check(workspace: &Workspace, all: bool) -> Result<Done> {
     if !cfg!(target_os = "linux") {
         return Ok(Done::Unchecked("the software driver is tested on Linux".to_owned()));
     }
@@ -35,6 +37,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     // The software driver, on machines with a GPU too.
     let mut command = workspace.cargo(&test);
     command.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver);
+    if !all {
+        command.args(["--skip", NIGHTLY]);
+    }
     process::run(&mut command)?;
     Ok(Done::Checked("models run on a software driver".to_owned()))
 }
