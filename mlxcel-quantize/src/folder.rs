@@ -82,12 +82,12 @@ impl Folder {
     fn resume(&self, identity: &str, restart: bool) -> Result<()> {
         let path = self.work.join(IDENTITY);
         let is_same = read_regular(&path, LONGEST_NOTE).is_ok_and(|found| found == identity.as_bytes());
-        if !is_same && !restart && has_shards(&self.folder) {
+        let fail = |error| Error::io(self.operation, &self.work, error);
+        if !is_same && !restart && has_shards(&self.folder).map_err(fail)? {
             let message = "interrupted work on another checkpoint, or with other options, is in this folder; finish it, or discard it with `restart`";
             return Err(Error::new(ErrorKind::InvalidInput, self.operation, message)
                 .with_context("path", self.work.display()));
         }
-        let fail = |error| Error::io(self.operation, &self.work, error);
         if !is_same || restart {
             for entry in fs::read_dir(&self.work).map_err(fail)? {
                 let entry = entry.map_err(fail)?;
@@ -159,8 +159,10 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !keep_complete(&self.work, &self.folder) {
-            // If it cannot be removed, the next run removes it.
+        // What is empty goes even if there is no descriptor left to read it, and the rest opens one folder at a
+        // time. If it cannot be removed, the next run removes it.
+        if fs::remove_dir(&self.work).is_err() && !keep_complete(&self.work, &self.folder) {
+            let _ = fs::remove_dir_all(&self.folder);
             let _ = fs::remove_dir_all(&self.work);
         }
     }
@@ -169,24 +171,27 @@ impl Drop for Folder {
 /// Removes the partial file of a work folder; false if no weight file is complete, or all are published, and
 /// nothing needs to be kept.
 fn keep_complete(work: &Path, folder: &Path) -> bool {
-    if !has_shards(folder) {
-        return false;
+    // What cannot be read may have taken hours.
+    let keeps = has_shards(folder).unwrap_or(true);
+    if keeps {
+        let _ = fs::remove_file(work.join(PARTIAL));
     }
-    let _ = fs::remove_file(work.join(PARTIAL));
-    true
+    keeps
 }
 
-fn has_shards(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return false };
-    entries
-        .flatten()
-        .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
+fn has_shards(folder: &Path) -> io::Result<bool> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        entries => Ok(entries?
+            .flatten()
+            .any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))),
+    }
 }
 
 /// Removes the work folder of a process that was killed when it had published its files, or had none.
 fn remove_abandoned(operation: &'static str, work: &Path, folder: &Path) {
     let Ok(_lock) = expect_own(operation, work).and_then(|()| hold(operation, work)) else { return };
-    if !has_shards(folder) {
+    if has_shards(folder).is_ok_and(|has| !has) {
         let _ = fs::remove_dir_all(work);
     }
 }
@@ -224,7 +229,11 @@ fn expect_own(operation: &'static str, work: &Path) -> Result<()> {
 fn hold(operation: &'static str, work: &Path) -> Result<Option<File>> {
     use rustix::fs::{FlockOperation, flock};
 
-    let folder = File::open(work).map_err(|error| Error::io(operation, work, error))?;
+    let folder = File::open(work).map_err(|error| {
+        // If it is new, it is empty.
+        let _ = fs::remove_dir(work);
+        Error::io(operation, work, error)
+    })?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let message = "another process is writing to this folder";
