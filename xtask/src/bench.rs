@@ -83,12 +83,6 @@ enum CpuPeer {
     MlxLm,
 }
 
-impl CpuPeer {
-    fn is_for_python(self) -> bool {
-        matches!(self, Self::IkLlamaCpp | Self::OpenVino | Self::MlxLm)
-    }
-}
-
 /// Sets up, installs what a suite compares with, and runs it.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     setup::run(workspace)?;
@@ -124,7 +118,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
                     CpuPeer::MlxLm => command.arg("--packages").arg(install_mlx_lm(workspace)?),
                 };
             }
-            if cpu.peers.iter().any(|peer| peer.is_for_python()) {
+            let for_python = [CpuPeer::IkLlamaCpp, CpuPeer::OpenVino, CpuPeer::MlxLm];
+            if cpu.peers.iter().any(|peer| for_python.contains(peer)) {
                 command.arg("--python").arg(find_python()?);
             }
             &cpu.suite
@@ -158,26 +153,21 @@ fn folder(workspace: &Workspace) -> PathBuf {
 fn worker(workspace: &Workspace, name: &str, variables: &[(&str, OsString)]) -> Result<PathBuf> {
     let target = folder(workspace).join("build");
     let mut command = workspace.cargo(&["build", "--locked", "--release"]);
-    command
-        .arg("--manifest-path")
-        .arg(workspace.root().join("benches").join(name).join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&target)
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", "-C target-cpu=native")
-        .envs(variables.iter().map(|(name, value)| (name, value)));
+    command.arg("--manifest-path").arg(workspace.root().join("benches").join(name).join("Cargo.toml"));
+    command.arg("--target-dir").arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.env("RUSTFLAGS", "-C target-cpu=native");
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     eprintln!("bench: building {name}, the first time for minutes");
     process::run(&mut command).with_context(|| format!("building benches/{name}"))?;
     Ok(target.join("release").join(format!("mlxcel-bench-{name}")))
 }
 
 fn install_mlx_lm(workspace: &Workspace) -> Result<PathBuf> {
-    let packages = Packages {
-        name: "mlx-lm",
-        requirements: "benches/mlx-lm/requirements.txt",
-        wheels_for: None,
-        what: "mlx-lm and what it imports (about 110 MB)",
-    };
+    let packages = Packages::new(
+        "mlx-lm",
+        "benches/mlx-lm/requirements.txt",
+        "mlx-lm and what it imports (about 110 MB)",
+    );
     packages.install(workspace).context(
         "mlx-lm needs the network or an index that has it, and Linux (glibc 2.35 or newer, x86-64 or aarch64) \
          with Python 3.11, 3.12 or 3.13",
@@ -186,18 +176,16 @@ fn install_mlx_lm(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Builds ik_llama.cpp with all instructions of this processor.
 fn build_ik_llama_cpp(workspace: &Workspace) -> Result<PathBuf> {
-    let backend = Packages {
-        name: "scikit-build",
-        requirements: "benches/ik-llama-cpp/build.txt",
-        wheels_for: None,
-        what: "scikit-build-core, which ik_llama.cpp is built with",
-    };
-    let packages = Packages {
-        name: "ik-llama-cpp",
-        requirements: "benches/ik-llama-cpp/requirements.txt",
-        wheels_for: None,
-        what: "ik_llama.cpp, which takes many minutes to build",
-    };
+    let backend = Packages::new(
+        "scikit-build",
+        "benches/ik-llama-cpp/build.txt",
+        "scikit-build-core, which ik_llama.cpp is built with",
+    );
+    let packages = Packages::new(
+        "ik-llama-cpp",
+        "benches/ik-llama-cpp/requirements.txt",
+        "ik_llama.cpp, which takes many minutes to build",
+    );
     let mut variables = setup::build_tools(workspace)?;
     let tools =
         ["cmake/data/bin", "bin"].map(|folder| workspace.toolchain().join("build-tools").join(folder));
@@ -225,11 +213,10 @@ fn build_ik_llama_cpp(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 fn install_openvino(workspace: &Workspace) -> Result<PathBuf> {
-    let packages = Packages {
-        name: "openvino",
-        requirements: "benches/openvino/requirements.txt",
-        wheels_for: None,
-        what: "OpenVINO GenAI and what it imports (about 90 MB)",
-    };
+    let packages = Packages::new(
+        "openvino",
+        "benches/openvino/requirements.txt",
+        "OpenVINO GenAI and what it imports (about 90 MB)",
+    );
     packages.install(workspace).context("OpenVINO GenAI needs Linux with Python 3.11, 3.12 or 3.13")
 }

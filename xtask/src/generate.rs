@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use crate::setup::{self, Packages, WHEELS_FOR, find_python};
+use crate::setup::{self, Packages, find_python};
 use crate::workspace::Workspace;
 
 /// The crate, and its program.
@@ -52,14 +52,9 @@ pub(crate) fn generator(workspace: &Workspace, arguments: &[&OsStr]) -> Result<C
 }
 
 fn generate(workspace: &Workspace, out: &Path) -> Result<()> {
-    let libclang = Packages {
-        name: "libclang",
-        requirements: "xtask/toolchain/libclang.txt",
-        // It is not a Python module.
-        wheels_for: Some(WHEELS_FOR),
-        what: "libclang (about 25 MB)",
-    };
-    let libclang = libclang.install(workspace)?;
+    let libclang = Packages::new("libclang", "xtask/toolchain/libclang.txt", "libclang (about 25 MB)")
+        .for_any_python()
+        .install(workspace)?;
     let upstream = setup::iree_upstream(workspace)?;
     let mut command = generator(workspace, &["bindings".as_ref(), upstream.as_os_str(), out.as_os_str()])?;
     command.envs(setup::libclang_variables(&libclang)?);

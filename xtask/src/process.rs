@@ -1,8 +1,9 @@
 //! Running other programs, with errors that say which one failed and how.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
@@ -10,19 +11,22 @@ use cargo_metadata::Message;
 /// The command as a person would type it: without its environment and the program's folder.
 fn display(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    std::iter::once(program.file_name().unwrap_or(program.as_os_str()))
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect::<Vec<_>>()
-        .join(" ")
+    let program = program.file_name().unwrap_or(program.as_os_str());
+    let words: Vec<_> = [program].into_iter().chain(command.get_args()).map(OsStr::to_string_lossy).collect();
+    words.join(" ")
 }
 
 /// Runs `command` with this program's output streams; anything but success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .with_context(|| format!("`{}` could not be started", display(command)))?;
+    let status = command.stdin(Stdio::null()).status().with_context(|| not_started(command))?;
+    succeeded(command, status)
+}
+
+fn not_started(command: &Command) -> String {
+    format!("`{}` could not be started", display(command))
+}
+
+fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
         bail!("`{}` failed ({status})", display(command));
     }
@@ -32,10 +36,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 /// Runs `command` and returns what it wrote to standard output; the error of a failure holds its standard
 /// error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("`{}` could not be started", display(command)))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("`{}` failed ({}): {}", display(command), output.status, said.trim());
@@ -51,11 +52,8 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 
 /// Runs `command`, passes each line of its standard output on and shows it to `see`.
 pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("`{}` could not be started", display(command)))?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| not_started(command))?;
     if let Some(stdout) = child.stdout.take() {
         let mut reader = BufReader::new(stdout);
         let mut line = Vec::new();
@@ -68,10 +66,7 @@ pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> R
         }
     }
     let status = child.wait().with_context(|| format!("waiting for `{}`", display(command)))?;
-    if !status.success() {
-        bail!("`{}` failed ({status})", display(command));
-    }
-    Ok(())
+    succeeded(command, status)
 }
 
 /// Runs a cargo command, passes its JSON messages to `see`, and shows its diagnostics.

@@ -163,7 +163,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The nightly toolchain.
 struct Nightly {
     /// The default target.
     host: String,
@@ -222,15 +221,11 @@ impl Nightly {
         if sanitizer.kind == Kind::Thread {
             command.arg("-Zbuild-std");
         }
-        command
-            .arg("--target-dir")
-            .arg(workspace.root().join(FOLDER).join(sanitizer.flag))
-            .current_dir(workspace.root())
-            .env("RUSTFLAGS", format!("-Zsanitizer={}", sanitizer.flag))
-            // Reports name lines.
-            .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
-            .env(variable("CFLAGS"), &flags)
-            .env(variable("CXXFLAGS"), &flags);
+        command.arg("--target-dir").arg(workspace.root().join(FOLDER).join(sanitizer.flag));
+        command.current_dir(workspace.root()).env("RUSTFLAGS", format!("-Zsanitizer={}", sanitizer.flag));
+        // Reports name lines.
+        command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+        command.env(variable("CFLAGS"), &flags).env(variable("CXXFLAGS"), &flags);
         command
     }
 }

@@ -107,7 +107,6 @@ fn build(workspace: &Workspace, target: &Path, features: Option<&str>) -> Result
     Ok(program.metadata().with_context(|| format!("reading {}", program.display()))?.len())
 }
 
-/// Puts the table where the page has one.
 fn write_page(page: &Path, table: &str) -> Result<()> {
     let text = fs::read_to_string(page).with_context(|| format!("reading {}", page.display()))?;
     let replaced =

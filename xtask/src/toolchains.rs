@@ -9,15 +9,11 @@ use cargo_metadata::semver::Version;
 use crate::checks::fetched_by_rustup;
 use crate::process;
 
-/// A cargo command of the toolchain `name`.
 pub(crate) fn cargo(name: &str) -> Command {
     let mut command = Command::new("rustup");
     // What the cargo that runs us has set names the other toolchain.
-    command
-        .args(["run", name, "cargo"])
-        .env_remove("CARGO")
-        .env_remove("RUSTC")
-        .env_remove("RUSTUP_TOOLCHAIN");
+    command.args(["run", name, "cargo"]).env_remove("CARGO").env_remove("RUSTC");
+    command.env_remove("RUSTUP_TOOLCHAIN");
     command
 }
 

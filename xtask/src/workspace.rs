@@ -68,10 +68,8 @@ impl Workspace {
         let metadata = self.metadata()?;
         let mut features = Vec::new();
         for package in metadata.workspace_packages() {
-            let apart = APART
-                .iter()
-                .find(|(name, _)| *name == package.name.as_str())
-                .map_or(&[][..], |(_, apart)| apart);
+            let apart = APART.iter().find(|(name, _)| *name == package.name.as_str());
+            let apart = apart.map_or(&[][..], |(_, apart)| apart);
             let wanted = package.features.keys().filter(|feature| !apart.contains(&feature.as_str()));
             features.extend(wanted.map(|feature| format!("{}/{feature}", package.name)));
         }

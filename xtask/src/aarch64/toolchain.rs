@@ -34,7 +34,6 @@ const RUST_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "libstd-rust-web-dev
 
 const STANDARD_LIBRARY: &str = "libstd-rust-web-dev:arm64";
 
-/// A provisioned toolchain.
 pub(super) struct Toolchain {
     cargo: OsString,
     /// Debian's compiler, and the folder with its standard library; `None` if rustup's are used.
@@ -73,22 +72,16 @@ impl Toolchain {
         let variable =
             |name: &str| format!("CARGO_TARGET_{}_{name}", TARGET.to_uppercase().replace('-', "_"));
         let mut command = Command::new(&self.cargo);
-        command
-            .args(["test", "--locked", "--target", TARGET])
-            .args(arguments)
-            .current_dir(workspace.root())
-            .env("CARGO_TARGET_DIR", workspace.root().join("target/aarch64"))
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env(variable("LINKER"), COMPILER)
-            .env(variable("RUNNER"), format!("{EMULATOR} -cpu {cpu} -L {LIBRARIES}"));
+        command.args(["test", "--locked", "--target", TARGET]).args(arguments);
+        command.current_dir(workspace.root());
+        command.env("CARGO_TARGET_DIR", workspace.root().join("target/aarch64"));
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env(variable("LINKER"), COMPILER);
+        command.env(variable("RUNNER"), format!("{EMULATOR} -cpu {cpu} -L {LIBRARIES}"));
         if let Some((rustc, root)) = &self.packaged {
             let flags = format!("--sysroot\u{1f}{}", root.display());
             // These variables of the calling cargo name another toolchain.
-            command
-                .env("RUSTC", rustc)
-                .env("CARGO_ENCODED_RUSTFLAGS", flags)
-                .env_remove("CARGO")
-                .env_remove("RUSTUP_TOOLCHAIN");
+            command.env("RUSTC", rustc).env("CARGO_ENCODED_RUSTFLAGS", flags).env_remove("CARGO");
+            command.env_remove("RUSTUP_TOOLCHAIN");
         }
         command
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use crate::setup::{Packages, WHEELS_FOR};
+use crate::setup::Packages;
 use crate::workspace::Workspace;
 
 /// Where the folder is, and the suite's own arguments.
@@ -44,18 +44,10 @@ pub(super) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
 
 fn pack(workspace: &Workspace, folder: &Path) -> Result<()> {
     let root = workspace.root();
-    let headers = Packages {
-        name: "cuda-headers",
-        requirements: "benches/gpu/headers.txt",
-        wheels_for: Some(WHEELS_FOR),
-        what: "the headers of CUDA (about 10 MB)",
-    };
-    let mlx = Packages {
-        name: "mlx-cuda",
-        requirements: "benches/gpu/mlx.txt",
-        wheels_for: Some(WHEELS_FOR),
-        what: "MLX for CUDA (about 90 MB)",
-    };
+    let headers =
+        Packages::new("cuda-headers", "benches/gpu/headers.txt", "the headers of CUDA (about 10 MB)")
+            .for_any_python();
+    let mlx = Packages::new("mlx-cuda", "benches/gpu/mlx.txt", "MLX for CUDA (about 90 MB)").for_any_python();
     let (headers, mlx) = (headers.install(workspace)?, mlx.install(workspace)?);
     let toolchain = workspace.toolchain();
     let mut build = workspace.cargo(&["build", "--locked", "--release", "--package", "mlxcel-benches"]);

@@ -25,18 +25,12 @@ const COSTS: &str = "mlxcel-session/benches/costs.txt";
 /// interleave.
 const TOLERANCE: u64 = 5;
 
-/// The instructions of doing a scenario's work once.
-#[derive(Debug, PartialEq, Eq)]
-struct Cost {
-    scenario: String,
-    instructions: u64,
-}
+/// A scenario, and the instructions of doing its work once.
+type Cost = (String, u64);
 
-impl Cost {
-    /// Whether so many instructions are more than the tolerance away from it.
-    fn differs(&self, instructions: u64) -> bool {
-        instructions.abs_diff(self.instructions) * 100 > self.instructions * TOLERANCE
-    }
+/// Whether so many instructions are more than the tolerance away from those that are kept.
+fn differ(kept: u64, instructions: u64) -> bool {
+    instructions.abs_diff(kept) * 100 > kept * TOLERANCE
 }
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
@@ -54,14 +48,14 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     for line in process::output(&mut Command::new(&program))?.lines() {
         let (times, scenario) = line.split_once(' ').context("a scenario without its times")?;
         let mut instructions = cost(&program, scenario, times)?;
-        if known.iter().any(|cost| cost.scenario == scenario && cost.differs(instructions)) {
+        if known.iter().any(|(known, kept)| known == scenario && differ(*kept, instructions)) {
             // Threads interleave: the middle of three.
             let mut three =
                 [instructions, cost(&program, scenario, times)?, cost(&program, scenario, times)?];
             three.sort_unstable();
             instructions = three[1];
         }
-        counted.push(Cost { scenario: scenario.to_owned(), instructions });
+        counted.push((scenario.to_owned(), instructions));
     }
     let text = print(compiler.trim(), &counted);
     fs::write(&new, &text).with_context(|| format!("writing {}", new.display()))?;
@@ -109,13 +103,8 @@ fn cost(program: &Path, scenario: &str, times: &str) -> Result<u64> {
 /// All instructions of one run.
 fn count(program: &Path, scenario: &str, times: &str) -> Result<u64> {
     let mut command = Command::new("valgrind");
-    command.args([
-        "--tool=cachegrind",
-        "--cache-sim=no",
-        "--branch-sim=no",
-        "--cachegrind-out-file=/dev/null",
-    ]);
-    command.arg("--log-fd=1").arg(program).args([scenario, times]);
+    command.args(["--tool=cachegrind", "--cache-sim=no", "--branch-sim=no", "--log-fd=1"]);
+    command.arg("--cachegrind-out-file=/dev/null").arg(program).args([scenario, times]);
     let said = process::output(command.env("RUST_BACKTRACE", "0")).with_context(|| scenario.to_owned())?;
     refs(&said).with_context(|| format!("valgrind counted nothing of {scenario}: {said}"))
 }
@@ -128,7 +117,7 @@ fn refs(said: &str) -> Option<u64> {
 
 fn print(compiler: &str, costs: &[Cost]) -> String {
     let mut text = format!("{compiler}\n");
-    for Cost { scenario, instructions } in costs {
+    for (scenario, instructions) in costs {
         let _ = writeln!(text, "{instructions:>12} {scenario}");
     }
     text
@@ -136,27 +125,23 @@ fn print(compiler: &str, costs: &[Cost]) -> String {
 
 fn parse(text: &str) -> Vec<Cost> {
     let lines = text.lines().skip(1).filter_map(|line| line.trim_start().split_once(' '));
-    lines
-        .filter_map(|(number, scenario)| {
-            Some(Cost { scenario: scenario.to_owned(), instructions: number.parse().ok()? })
-        })
-        .collect()
+    lines.filter_map(|(number, scenario)| Some((scenario.to_owned(), number.parse().ok()?))).collect()
 }
 
 /// What costs more or less than it did by more than the tolerance, and what only one of the two has.
 fn compare(kept: &[Cost], counted: &[Cost]) -> Vec<String> {
     let mut differences = Vec::new();
-    for Cost { scenario, instructions } in counted {
-        match kept.iter().find(|cost| cost.scenario == *scenario) {
+    for (scenario, instructions) in counted {
+        match kept.iter().find(|(kept, _)| kept == scenario) {
             None => differences.push(format!("{scenario} is not in it")),
-            Some(cost) if cost.differs(*instructions) => {
-                differences.push(format!("{scenario}: {} → {instructions}", cost.instructions));
+            Some((_, kept)) if differ(*kept, *instructions) => {
+                differences.push(format!("{scenario}: {kept} → {instructions}"));
             }
             Some(_) => {}
         }
     }
-    let gone = kept.iter().filter(|cost| !counted.iter().any(|other| other.scenario == cost.scenario));
-    differences.extend(gone.map(|cost| format!("{} is no longer counted", cost.scenario)));
+    let gone = kept.iter().filter(|(kept, _)| !counted.iter().any(|(scenario, _)| scenario == kept));
+    differences.extend(gone.map(|(scenario, _)| format!("{scenario} is no longer counted")));
     differences
 }
 
@@ -165,12 +150,7 @@ mod tests {
     use super::*;
 
     fn costs(of: &[(&str, u64)]) -> Vec<Cost> {
-        of.iter()
-            .map(|(scenario, instructions)| Cost {
-                scenario: (*scenario).to_owned(),
-                instructions: *instructions,
-            })
-            .collect()
+        of.iter().map(|(scenario, instructions)| ((*scenario).to_owned(), *instructions)).collect()
     }
 
     #[test]
@@ -191,11 +171,8 @@ mod tests {
         let counted = costs(&[("same", 1050), ("more", 1051), ("less", 949), ("new", 1)]);
         let differences = compare(&kept, &counted);
         for (name, said) in [("more", true), ("less", true), ("gone", true), ("new", true), ("same", false)] {
-            assert_eq!(
-                differences.iter().any(|line| line.starts_with(name)),
-                said,
-                "{name}: {differences:?}"
-            );
+            let is_told = differences.iter().any(|line| line.starts_with(name));
+            assert_eq!(is_told, said, "{name}: {differences:?}");
         }
     }
 }

@@ -94,7 +94,6 @@ fn lay_out(workspace: &Workspace, distribution: &Path) -> Result<()> {
     fs::write(&stamp_at, stamp).context("writing the stamp of the distribution")
 }
 
-/// The build script, as `command` compiles it.
 fn build_script(command: Command) -> Result<PathBuf> {
     let mut found = None;
     process::for_each_message(command, |message| {

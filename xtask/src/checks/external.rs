@@ -17,7 +17,6 @@ use crate::workspace::{Workspace, cargo_program};
 /// The bundled checkpoint.
 pub(super) const MODEL: &str = "examples/models/storyteller";
 
-/// One of the packages.
 pub(super) struct External {
     manifest: PathBuf,
     outside: PathBuf,
@@ -43,12 +42,8 @@ impl External {
 
     /// The same by another cargo than the one that runs this program.
     pub(super) fn by_cargo(&self, mut command: Command, subcommand: &str) -> Command {
-        command
-            .arg(subcommand)
-            .arg("--manifest-path")
-            .arg(&self.manifest)
-            .current_dir(&self.outside)
-            .env("CARGO_TARGET_DIR", &self.target);
+        command.arg(subcommand).arg("--manifest-path").arg(&self.manifest).current_dir(&self.outside);
+        command.env("CARGO_TARGET_DIR", &self.target);
         command
     }
 }

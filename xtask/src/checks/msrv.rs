@@ -10,12 +10,9 @@ use crate::{process, toolchains};
 
 pub(super) fn check(workspace: &Workspace) -> Result<Done> {
     let metadata = workspace.metadata()?;
-    let promised = metadata
-        .workspace_packages()
-        .iter()
-        .filter_map(|package| package.rust_version.clone())
-        .min()
-        .context("the workspace states no rust-version")?;
+    let packages = metadata.workspace_packages();
+    let promised = packages.iter().filter_map(|package| package.rust_version.clone()).min();
+    let promised = promised.context("the workspace states no rust-version")?;
     let mut demanding = 0;
     for package in &metadata.packages {
         match &package.rust_version {

@@ -29,12 +29,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<Done> {
         ));
     }
     let metadata = workspace.metadata()?;
-    let published = metadata
-        .workspace_packages()
-        .into_iter()
-        .filter(|package| is_published(package) && has_library(package));
+    let published = metadata.workspace_packages().into_iter().filter(|package| is_published(package));
     let mut command = workspace.cargo(&["semver-checks", "--baseline-rev", release]);
-    for package in published {
+    for package in published.filter(|package| has_library(package)) {
         command.args(["--package", &package.name]);
     }
     // Build scripts look for nothing: the release's working tree has neither IREE's sources nor MLX.

@@ -24,32 +24,29 @@ struct Clients {
 }
 
 const OFFICIAL: Clients = Clients {
-    packages: Packages {
-        name: "clients",
-        requirements: "tests-external/clients/requirements.txt",
-        wheels_for: None,
-        what: "OpenAI's and Anthropic's clients (about 10 MB)",
-    },
+    packages: Packages::new(
+        "clients",
+        "tests-external/clients/requirements.txt",
+        "OpenAI's and Anthropic's clients (about 10 MB)",
+    ),
     scripts: &["tests-external/clients/drive_openai.py", "tests-external/clients/drive_anthropic.py"],
 };
 
 const FRAMEWORKS: Clients = Clients {
-    packages: Packages {
-        name: "frameworks",
-        requirements: "tests-external/clients/frameworks.txt",
-        wheels_for: None,
-        what: "LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval (about 100 MB)",
-    },
+    packages: Packages::new(
+        "frameworks",
+        "tests-external/clients/frameworks.txt",
+        "LangChain, LlamaIndex, OpenAI's Agents SDK and lm-eval (about 100 MB)",
+    ),
     scripts: &["tests-external/clients/drive_frameworks.py"],
 };
 
 const PAGE: Clients = Clients {
-    packages: Packages {
-        name: "page",
-        requirements: "tests-external/clients/page.txt",
-        wheels_for: None,
-        what: "Playwright, which drives a browser (about 45 MB)",
-    },
+    packages: Packages::new(
+        "page",
+        "tests-external/clients/page.txt",
+        "Playwright, which drives a browser (about 45 MB)",
+    ),
     scripts: &["tests-external/clients/drive_page.py"],
 };
 

@@ -13,13 +13,6 @@ use crate::process;
 const LINKS: &[(&str, &str)] =
     &[("bin/iree-compile", "../python/iree/compiler/_mlir_libs/iree-compile"), ("mlx", "python/mlx")];
 
-/// Proves that there are a C and a C++ compiler.
-pub(super) fn check_compilers() -> Result<()> {
-    compiler("CC", "cc")?;
-    compiler("CXX", "c++")?;
-    Ok(())
-}
-
 /// The compiler that cargo's build scripts will take, proved to run.
 pub(super) fn compiler(variable: &str, default: &str) -> Result<String> {
     let name = std::env::var(variable).unwrap_or_else(|_| default.to_owned());

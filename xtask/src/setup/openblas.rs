@@ -21,7 +21,7 @@ use object::{Object, ObjectSymbol};
 use sha2::{Digest, Sha256};
 
 use super::links;
-use super::packages::{Packages, WHEELS_FOR, hexadecimal, remove_folder};
+use super::packages::{Packages, hexadecimal, remove_folder};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -36,13 +36,9 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
         bail!("--openblas is for Linux: MLX for macOS uses the system's own Accelerate");
     }
     let toolchain = workspace.toolchain();
-    let packages = Packages {
-        name: "openblas-python",
-        requirements: "xtask/toolchain/openblas.txt",
-        wheels_for: Some(WHEELS_FOR),
-        what: "OpenBLAS (about 8 MB)",
-    };
-    let python = packages.install(workspace)?;
+    let python = Packages::new("openblas-python", "xtask/toolchain/openblas.txt", "OpenBLAS (about 8 MB)")
+        .for_any_python()
+        .install(workspace)?;
 
     let library = toolchain.join("python/mlx/lib/libmlx.so");
     let companions = toolchain.join("python/mlx_cpu.libs");

@@ -16,17 +16,13 @@ use crate::workspace::Workspace;
 const OLDEST_PIP: (u32, u32) = (20, 3);
 
 /// The Python whose wheels of the toolchain are taken, whichever runs pip: their programs do not use it.
-pub(crate) const WHEELS_FOR: &str = "3.11";
+const WHEELS_FOR: &str = "3.11";
 
 /// Installs the toolchain's packages unless they are there. Answers whether it did.
 pub(super) fn install(workspace: &Workspace) -> Result<bool> {
     let megabytes = if cfg!(target_os = "macos") { 200 } else { 150 };
-    let packages = Packages {
-        name: "python",
-        requirements: "xtask/toolchain/requirements.txt",
-        wheels_for: Some(WHEELS_FOR),
-        what: &format!("the IREE compiler and MLX (about {megabytes} MB)"),
-    };
+    let what = format!("the IREE compiler and MLX (about {megabytes} MB)");
+    let packages = Packages::new("python", "xtask/toolchain/requirements.txt", &what).for_any_python();
     packages.install_missing(workspace, &[]).context(
         "the toolchain needs the network or an index that has its packages, and Linux (glibc 2.35 or newer, \
          x86-64 or aarch64) or macOS 14 or newer on arm64; run `cargo xtask setup` again",
@@ -36,16 +32,27 @@ pub(super) fn install(workspace: &Workspace) -> Result<bool> {
 /// Packages with exact versions, in a folder of their own below `.toolchain/`.
 pub(crate) struct Packages<'a> {
     /// The folder's name.
-    pub(crate) name: &'a str,
+    name: &'a str,
     /// The file that pins them, relative to the repository.
-    pub(crate) requirements: &'a str,
+    requirements: &'a str,
     /// The Python that they have to be for, unless it is the one that runs pip.
-    pub(crate) wheels_for: Option<&'a str>,
+    wheels_for: Option<&'a str>,
     /// What is being installed, for people.
-    pub(crate) what: &'a str,
+    what: &'a str,
 }
 
-impl Packages<'_> {
+impl<'a> Packages<'a> {
+    /// Packages for the Python that runs pip: the folder's name, the file that pins them, and what they are.
+    pub(crate) const fn new(name: &'a str, requirements: &'a str, what: &'a str) -> Self {
+        Self { name, requirements, wheels_for: None, what }
+    }
+
+    /// Packages that have no modules for Python: the wheels of one version serve all.
+    #[must_use]
+    pub(crate) const fn for_any_python(self) -> Self {
+        Self { wheels_for: Some(WHEELS_FOR), ..self }
+    }
+
     /// Makes the folder complete, and gives its path.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<PathBuf> {
         self.build(workspace, &[])
@@ -123,12 +130,8 @@ fn pip_install(python: &str, wheels_for: Option<&str>, requirements: &Path, targ
     if let Some(version) = wheels_for {
         command.args(["--python-version", version, "--implementation", "cp"]);
     }
-    command
-        .args(["--no-input", "--no-compile", "--no-warn-script-location"])
-        .arg("--target")
-        .arg(target)
-        .arg("--requirement")
-        .arg(requirements);
+    command.args(["--no-input", "--no-compile", "--no-warn-script-location"]).arg("--target").arg(target);
+    command.arg("--requirement").arg(requirements);
     if !std::io::stdout().is_terminal() {
         command.args(["--progress-bar", "off"]);
     }
@@ -138,12 +141,8 @@ fn pip_install(python: &str, wheels_for: Option<&str>, requirements: &Path, targ
 /// pip, with those settings of a user's configuration undone that contradict `--target`.
 fn pip(python: &str) -> Command {
     let mut command = Command::new(python);
-    command
-        .args(["-m", "pip"])
-        .env("PIP_USER", "0")
-        .env("PIP_REQUIRE_VIRTUALENV", "0")
-        .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
-        .env("PIP_ROOT_USER_ACTION", "ignore");
+    command.args(["-m", "pip"]).env("PIP_USER", "0").env("PIP_REQUIRE_VIRTUALENV", "0");
+    command.env("PIP_DISABLE_PIP_VERSION_CHECK", "1").env("PIP_ROOT_USER_ACTION", "ignore");
     command
 }
 
@@ -192,14 +191,13 @@ fn pip_version(said: &str) -> Option<(u32, u32)> {
 /// Installs what other packages with native code are built with, CMake, ninja and libclang; the variables by
 /// which their builds find them.
 pub(crate) fn build_tools(workspace: &Workspace) -> Result<Vec<(&'static str, OsString)>> {
-    let packages = Packages {
-        name: "build-tools",
-        requirements: "xtask/toolchain/build-tools.txt",
-        // They are programs and a library, and no modules of Python's.
-        wheels_for: Some(WHEELS_FOR),
-        what: "CMake, ninja and libclang, which llama.cpp and eerie are built with (about 55 MB)",
-    };
-    let folder = packages.install(workspace)?;
+    let folder = Packages::new(
+        "build-tools",
+        "xtask/toolchain/build-tools.txt",
+        "CMake, ninja and libclang, which llama.cpp and eerie are built with (about 55 MB)",
+    )
+    .for_any_python()
+    .install(workspace)?;
     let mut variables = vec![
         ("CMAKE", folder.join("cmake/data/bin/cmake").into()),
         ("CMAKE_GENERATOR", "Ninja".into()),
