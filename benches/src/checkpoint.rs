@@ -47,7 +47,8 @@ impl Shapes {
         let mut file = BufWriter::new(File::create(path)?);
         let described = self.tensors().into_iter().map(|(name, shape)| (name, "BF16", shape));
         file.write_all(&safetensors::header(described))?;
-        let values = random_values();
+        let evenly_spread = |i: usize| bfloat16((i as f32 - 127.5) / 127.5 * 0.02 * 3f32.sqrt());
+        let values: [_; 256] = std::array::from_fn(evenly_spread);
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let (mut indices, mut block) = (vec![0; 1 << 16], Vec::with_capacity(1 << 17));
         for (_, shape) in self.tensors() {
@@ -68,11 +69,6 @@ impl Shapes {
         file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
         Ok(())
     }
-}
-
-/// 256 values, evenly spread.
-fn random_values() -> [[u8; 2]; 256] {
-    std::array::from_fn(|i| bfloat16((i as f32 - 127.5) / 127.5 * 0.02 * 3f32.sqrt()))
 }
 
 /// The upper half of a float's bits.

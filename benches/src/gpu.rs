@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::peers;
 use crate::shapes::{ModelName, Shapes};
 use crate::spread::Spread;
-use crate::worker::{self, Worker};
+use crate::worker::{self, Worker, name};
 
 /// What runs, and how often.
 #[derive(clap::Args)]
@@ -84,10 +84,6 @@ impl Place {
             Self::Mlx => &["--engine", "mlx", "--device", "gpu"],
         }
     }
-
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
 }
 
 /// Who is measured: an engine of ours with a precision and the bits that it quantizes weights to, or jax.
@@ -100,8 +96,8 @@ enum Who {
 impl Who {
     fn name(self) -> String {
         match self {
-            Self::Ours(place, precision, None) => format!("{} {precision}", place.name()),
-            Self::Ours(place, precision, Some(bits)) => format!("{} {precision} {bits}bit", place.name()),
+            Self::Ours(place, precision, None) => format!("{} {precision}", name(&place)),
+            Self::Ours(place, precision, Some(bits)) => format!("{} {precision} {bits}bit", name(&place)),
             Self::Jax => "jax bf16".to_owned(),
         }
     }
@@ -115,7 +111,6 @@ impl Who {
     }
 }
 
-/// The results of one contestant.
 #[derive(Debug, Default, Serialize)]
 struct Results {
     name: String,
@@ -134,7 +129,7 @@ struct Results {
     prefill: Vec<f64>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report {
     model: &'static str,
     machine: Machine,
@@ -160,29 +155,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         model: shapes.name,
         machine: Machine::of_this_process(),
         devices,
-        versions: BTreeSet::new(),
-        oracles: Vec::new(),
         decode_position: arguments.position,
         prefill_tokens: arguments.prefill,
-        bandwidth: Vec::new(),
-        contestants: Vec::new(),
+        ..Report::default()
     };
     for device in &report.devices {
         println!("{device}");
     }
-    let places: Vec<_> = arguments
-        .places
-        .iter()
-        .copied()
-        .filter(|&place| place != Place::Pjrt || arguments.plugin.is_some())
-        .collect();
-    let folders = arguments
-        .oracles
-        .as_deref()
-        .map_or_else(|| Ok(Vec::new()), |folder| oracles_in(folder, &arguments.only))?;
+    let mut places = arguments.places.clone();
+    places.retain(|&place| place != Place::Pjrt || arguments.plugin.is_some());
+    let folders = arguments.oracles.as_deref().map(|folder| oracles_in(folder, &arguments.only));
+    let folders = folders.transpose()?.unwrap_or_default();
     for &place in places.iter().filter(|_| !folders.is_empty()) {
         let lines = compare(place, &folders, arguments)?;
-        report.oracles.push((place.name(), lines));
+        report.oracles.push((name(&place), lines));
     }
     if arguments.rounds > 0 {
         let checkpoint =
@@ -222,10 +208,8 @@ fn compare(place: Place, folders: &[PathBuf], arguments: &Arguments) -> Result<V
     });
     let children = children.collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
-        let followed: Vec<_> = children
-            .into_iter()
-            .map(|(count, child)| scope.spawn(move || follow(place, count, child)))
-            .collect();
+        let follow = |(count, child)| scope.spawn(move || follow(place, count, child));
+        let followed: Vec<_> = children.into_iter().map(follow).collect();
         let lines =
             followed.into_iter().map(|lines| lines.join().unwrap_or_else(|panic| resume_unwind(panic)));
         Ok(lines.collect::<Result<Vec<_>>>()?.concat())
@@ -237,7 +221,7 @@ fn compare(place: Place, folders: &[PathBuf], arguments: &Arguments) -> Result<V
 fn follow(place: Place, count: usize, mut child: Child) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut add = |line: String| {
-        println!("{}: {line}", place.name());
+        println!("{}: {line}", name(&place));
         lines.push(line);
     };
     if let Some(stdout) = child.stdout.take() {
@@ -246,7 +230,7 @@ fn follow(place: Place, count: usize, mut child: Child) -> Result<Vec<String>> {
     let status = child.wait().context("waiting for this program")?;
     if lines.len() < count {
         let missing = format!("{} more: {status}", count - lines.len());
-        println!("{}: {missing}", place.name());
+        println!("{}: {missing}", name(&place));
         lines.push(missing);
     }
     Ok(lines)
@@ -292,12 +276,11 @@ fn measure(
         running.retain_mut(|(index, who, worker)| {
             let results = &mut report.contestants[*index];
             let mut turn = || -> Result<(f64, f64)> {
-                let decode: f64 = worker.decode(arguments.decode, &[arguments.position])?.into_iter().sum();
-                let prefill = worker.prefill(arguments.prefill)?;
+                let rates = worker.rates(arguments.decode, arguments.position, arguments.prefill)?;
                 if matches!(who, Who::Jax) {
                     report.bandwidth.push(worker.bandwidth()?);
                 }
-                Ok((arguments.decode as f64 / decode, arguments.prefill as f64 / prefill))
+                Ok(rates)
             };
             match turn() {
                 Ok((decode, prefill)) => {

@@ -5,7 +5,7 @@ use std::fs;
 use serde::{Deserialize, Serialize};
 
 /// A machine and the programs that were measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// The processor's name.
     pub(crate) processor: String,
@@ -26,11 +26,7 @@ impl Machine {
         let known = ["avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"];
         Self {
             processor: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
-            instructions: known
-                .iter()
-                .filter(|name| flags.contains(name))
-                .map(|name| (*name).to_owned())
-                .collect(),
+            instructions: known.into_iter().filter(|name| flags.contains(name)).map(str::to_owned).collect(),
             cores: std::thread::available_parallelism().map_or(1, Into::into),
             memory_gigabytes: kilobytes.unwrap_or(0) / (1 << 20),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),

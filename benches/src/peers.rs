@@ -15,10 +15,8 @@ fn script(name: &str) -> PathBuf {
 /// The worker of a program for Python; `python` imports that program from `packages`.
 fn worker(python: &str, packages: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
-    command
-        .arg(script(&format!("{name}/worker.py")))
-        .env("PYTHONPATH", packages)
-        .env("PYTHONNOUSERSITE", "1");
+    command.arg(script(&format!("{name}/worker.py"))).env("PYTHONPATH", packages);
+    command.env("PYTHONNOUSERSITE", "1");
     command
 }
 
@@ -58,11 +56,9 @@ pub(crate) fn convert_to_openvino(python: &str, packages: &Path, from: &Path, to
     // Renamed once complete.
     let incoming = to.with_extension("incoming");
     std::fs::create_dir_all(&incoming).with_context(|| format!("creating {}", incoming.display()))?;
-    let output = worker(python, packages, "openvino")
-        .arg("convert")
-        .args([from, incoming.as_path()])
-        .output()
-        .with_context(|| format!("starting {python}"))?;
+    let mut command = worker(python, packages, "openvino");
+    command.arg("convert").args([from, incoming.as_path()]);
+    let output = command.output().with_context(|| format!("starting {python}"))?;
     if !output.status.success() {
         std::fs::remove_dir_all(&incoming).with_context(|| format!("removing {}", incoming.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -83,11 +79,8 @@ pub(crate) fn jax(
     cache: usize,
 ) -> Command {
     let mut command = worker(python, packages, "jax");
-    command
-        .arg(checkpoint)
-        .args([kind, &cache.to_string()])
-        .env("JAX_PLATFORMS", "mlxcel")
-        .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("mlxcel:{}", plugin.display()));
+    command.arg(checkpoint).args([kind, &cache.to_string()]).env("JAX_PLATFORMS", "mlxcel");
+    command.env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("mlxcel:{}", plugin.display()));
     command
 }
 
@@ -101,10 +94,8 @@ pub(crate) fn jax_on_gpu(
 ) -> Command {
     let nowhere = Path::new("");
     let mut command = jax(python, packages.unwrap_or(nowhere), nowhere, checkpoint, kind, cache);
-    command
-        .env_remove("PJRT_NAMES_AND_LIBRARY_PATHS")
-        .env("JAX_PLATFORMS", "cuda")
-        .env("XLA_PYTHON_CLIENT_PREALLOCATE", "false");
+    command.env_remove("PJRT_NAMES_AND_LIBRARY_PATHS").env("JAX_PLATFORMS", "cuda");
+    command.env("XLA_PYTHON_CLIENT_PREALLOCATE", "false");
     if packages.is_none() {
         command.env_remove("PYTHONPATH");
     }
@@ -139,12 +130,9 @@ pub(crate) fn quantize_gguf(
     eprintln!("writing {}", to.display());
     // Renamed once complete.
     let incoming = to.with_extension("incoming");
-    let status = Command::new(program)
-        .arg("quantize")
-        .args([from, incoming.as_path()])
-        .args([kind, &threads.to_string()])
-        .status()
-        .with_context(|| format!("starting {}", program.display()))?;
+    let mut command = Command::new(program);
+    command.arg("quantize").args([from, incoming.as_path()]).args([kind, &threads.to_string()]);
+    let status = command.status().with_context(|| format!("starting {}", program.display()))?;
     if !status.success() {
         bail!("llama.cpp did not quantize {} to {kind} ({status})", from.display());
     }

@@ -76,13 +76,6 @@ enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-        }
-    }
-
     fn bits(self) -> f64 {
         match self {
             Self::Bf16 => 16.0,
@@ -240,14 +233,14 @@ impl Entry {
             Program::Ours(_) => "mlxcel iree",
             Program::Jax => "jax",
         };
-        let name = format!("{name} {}", kind.name());
+        let name = format!("{name} {}", worker::name(&kind));
         eprintln!("loading {name}");
         let command = match program {
             Program::Ours(engine) => ours(engine, kind, checkpoint, arguments)?,
             Program::Jax => {
                 let packages = arguments.packages.as_deref().unwrap_or(Path::new(""));
                 let (python, plugin) = (&arguments.python, &arguments.plugin);
-                peers::jax(python, packages, plugin, checkpoint, kind.name(), arguments.cache)
+                peers::jax(python, packages, plugin, checkpoint, &worker::name(&kind), arguments.cache)
             }
         };
         let worker = Worker::start(&name, command)?;
@@ -263,9 +256,7 @@ impl Entry {
 
     /// Rates of decoding and of prefill, in tokens a second.
     fn turn(&mut self, arguments: &Arguments) -> Result<(f64, f64)> {
-        let decode: f64 = self.worker.decode(arguments.decode, &[arguments.position])?.into_iter().sum();
-        let prefill = self.worker.prefill(arguments.prefill)?;
-        Ok((arguments.decode as f64 / decode, arguments.prefill as f64 / prefill))
+        self.worker.rates(arguments.decode, arguments.position, arguments.prefill)
     }
 }
 

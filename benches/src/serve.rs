@@ -88,20 +88,15 @@ impl EngineArguments {
             },
             Engine::Pjrt => {
                 let engine = PjrtBackend::new().with_expanded_weights(self.expanded);
-                let engine = self.mesh.map_or(engine.clone(), |devices| engine.with_mesh(devices));
-                let engine = match self.shares_gpu {
-                    true => engine.with_client_option("preallocate", false),
-                    false => engine,
-                };
-                Arc::new(match &self.plugin {
-                    Some(plugin) => engine.with_plugin(plugin),
-                    None => engine,
-                })
+                let mut engine = self.mesh.map_or(engine.clone(), |devices| engine.with_mesh(devices));
+                if self.shares_gpu {
+                    engine = engine.with_client_option("preallocate", false);
+                }
+                Arc::new(self.plugin.as_ref().map_or(engine.clone(), |plugin| engine.with_plugin(plugin)))
             }
         })
     }
 
-    /// `options` for the device.
     pub(crate) fn on_device(&self, options: LoadOptions) -> LoadOptions {
         match (&self.device, self.engine) {
             (Some(device), _) => options.with_device(device),
@@ -254,7 +249,6 @@ impl Session {
         Ok(start.elapsed())
     }
 
-    /// The bytes of all caches.
     pub(crate) fn kv_bytes(&self) -> u64 {
         self.inner.stats().kv_bytes
     }

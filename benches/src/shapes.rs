@@ -68,11 +68,9 @@ impl ModelName {
     }
 }
 
-/// Llama 3.2's.
 const LLAMA_ROPE: RopeScaling =
     RopeScaling { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
 
-/// Those of Llama-3.2-1B.
 pub(crate) const LLAMA_1B: Shapes = Shapes {
     name: "llama-3.2-1b",
     hidden: 2048,
@@ -204,7 +202,6 @@ impl Shapes {
         tensors
     }
 
-    /// The number of parameters.
     pub(crate) fn parameters(&self) -> usize {
         self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }

@@ -10,7 +10,6 @@ pub(crate) fn shuffled(count: usize, random: &mut ChaCha8Rng) -> Vec<usize> {
     order
 }
 
-/// Random tokens of a vocabulary.
 pub(crate) fn random_tokens(vocabulary: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<u32> {
     (0..count).map(|_| random.next_u32() % vocabulary as u32).collect()
 }

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -62,8 +63,8 @@ pub(crate) struct State {
 }
 
 #[derive(Deserialize)]
-struct Once {
-    seconds: f64,
+struct Took<T> {
+    seconds: T,
 }
 
 #[derive(Deserialize)]
@@ -71,19 +72,11 @@ struct Moved {
     bytes_per_second: f64,
 }
 
-#[derive(Deserialize)]
-struct Each {
-    seconds: Vec<f64>,
-}
-
 impl Worker {
     /// Starts `command`, named `name` in errors, and waits until it is ready.
     pub(crate) fn start(name: &str, mut command: Command) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("starting {name}: {:?}", command.get_program()))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.with_context(|| format!("starting {name}: {:?}", command.get_program()))?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("{name} has no pipes");
         };
@@ -113,22 +106,30 @@ impl Worker {
 
     /// The time from a prompt of `tokens` tokens to the first new token.
     pub(crate) fn prefill(&mut self, tokens: usize) -> Result<f64> {
-        self.ask::<Once>(&format!("prefill {tokens}")).map(|answer| answer.seconds)
+        self.ask::<Took<f64>>(&format!("prefill {tokens}")).map(|answer| answer.seconds)
     }
 
     /// The time of `count` tokens of a sequence at each of `positions`, which rise by more than `count`.
     pub(crate) fn decode(&mut self, count: usize, positions: &[usize]) -> Result<Vec<f64>> {
-        self.ask::<Each>(&format!("decode {count} {}", words(positions))).map(|answer| answer.seconds)
+        self.ask::<Took<Vec<f64>>>(&format!("decode {count} {}", words(positions)))
+            .map(|answer| answer.seconds)
+    }
+
+    /// Rates in tokens a second: of decoding `count` tokens at `position`, and of a prompt of `prompt` tokens.
+    pub(crate) fn rates(&mut self, count: usize, position: usize, prompt: usize) -> Result<(f64, f64)> {
+        let decode: f64 = self.decode(count, &[position])?.into_iter().sum();
+        Ok((count as f64 / decode, prompt as f64 / self.prefill(prompt)?))
     }
 
     /// The time of `count` tokens of each sequence, for each of `numbers` sequences together.
     pub(crate) fn batch(&mut self, count: usize, position: usize, numbers: &[usize]) -> Result<Vec<f64>> {
-        self.ask::<Each>(&format!("batch {count} {position} {}", words(numbers))).map(|answer| answer.seconds)
+        self.ask::<Took<Vec<f64>>>(&format!("batch {count} {position} {}", words(numbers)))
+            .map(|answer| answer.seconds)
     }
 
     /// The logits after a prompt of `tokens` tokens, transferred through the file `through`.
     pub(crate) fn logits(&mut self, tokens: usize, through: &Path) -> Result<Vec<f32>> {
-        self.ask::<Once>(&format!("logits {tokens} {}", through.display()))?;
+        self.ask::<Took<f64>>(&format!("logits {tokens} {}", through.display()))?;
         let bytes = fs::read(through).with_context(|| format!("reading {}", through.display()))?;
         fs::remove_file(through).with_context(|| format!("removing {}", through.display()))?;
         Ok(bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
@@ -171,6 +172,11 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A value's name on the command line.
+pub(crate) fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// A command of this program itself, which is the worker of our engines.

@@ -11,6 +11,7 @@ use crate::packed::Form;
 use crate::peak::Arithmetic;
 use crate::serve::Engine;
 use crate::shapes::Shapes;
+use crate::worker::name;
 use crate::{gguf, peers};
 
 /// One of our configurations: an engine, a type of weights and a precision, which defaults to `native`.
@@ -43,7 +44,6 @@ pub(crate) enum Ours {
     MlxFourBit,
 }
 
-/// A llama.cpp type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LlamaCpp {
     Bf16,
@@ -76,16 +76,6 @@ pub(crate) enum SameFiles {
     Fast,
 }
 
-impl SameFiles {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Fast => "fast",
-        }
-    }
-}
-
-/// A candle type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Candle {
     F32,
@@ -102,7 +92,6 @@ pub(crate) enum MistralRs {
     Q4,
 }
 
-/// An mlx-lm type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MlxLm {
     F32,
@@ -111,11 +100,6 @@ pub(crate) enum MlxLm {
     FourBit,
     #[value(name = "4bit-f32")]
     FourBitF32,
-}
-
-/// A value's name on the command line.
-pub(super) fn name(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// How much of the plan a contestant is measured on.
@@ -208,7 +192,7 @@ impl Common<'_> {
         &self,
         program: &Path,
         which: LlamaCpp,
-        precision: &'static str,
+        precision: &str,
     ) -> Result<Entry> {
         let file = self.gguf(program, which)?;
         let bits = self.stored_bits(&file)?;
@@ -229,7 +213,7 @@ impl Common<'_> {
         &self,
         engine: Engine,
         weights: &str,
-        precision: &'static str,
+        precision: &str,
         folder: PathBuf,
         stored_bits: f64,
         quantized_here: Option<usize>,
@@ -250,11 +234,12 @@ impl Common<'_> {
         let this = std::env::current_exe().context("finding this program")?;
         let cache = (engine == Engine::Iree).then(|| self.cache.to_owned());
         let weights = quantized_here.is_none().then(|| folder.clone());
+        let precision = precision.to_owned();
         let numbers = [("threads", self.threads), ("capacity", self.capacity), ("sequences", self.sequences)];
         let command = move || {
             let mut command = Command::new(&this);
             command
-                .args(["serve", "--engine", &name(&engine), "--precision", precision, "--model"])
+                .args(["serve", "--engine", &name(&engine), "--precision", &precision, "--model"])
                 .arg(&folder);
             for (name, number) in numbers {
                 command.arg(format!("--{name}")).arg(number.to_string());
@@ -283,7 +268,6 @@ impl Common<'_> {
         Ok(quantized)
     }
 
-    /// llama.cpp with a type.
     pub(super) fn llama_cpp(&self, program: &Path, which: LlamaCpp) -> Result<Entry> {
         let kind = name(&which);
         let file = self.gguf(program, which)?;
@@ -345,7 +329,6 @@ impl Common<'_> {
         Ok(Entry { weights: Some(weights), ..Entry::new(result, effort(&kind), command) })
     }
 
-    /// candle with a type.
     pub(super) fn candle(&self, program: &Path, which: Candle) -> Result<Entry> {
         let shapes = self.shapes;
         if shapes.experts.is_some() {
@@ -363,7 +346,6 @@ impl Common<'_> {
         Ok(Entry::new(result, effort, move || peers::rayon(&program, &checkpoint, &kind, threads)))
     }
 
-    /// mistral.rs with a type.
     pub(super) fn mistral_rs(&self, program: &Path, which: MistralRs) -> Result<Entry> {
         if self.shapes.experts.is_some() {
             bail!("the shapes of its experts are not measured");
@@ -381,7 +363,6 @@ impl Common<'_> {
         Ok(Entry::new(result, Effort::Single, move || peers::rayon(&program, &checkpoint, &kind, threads)))
     }
 
-    /// mlx-lm with a type.
     pub(super) fn mlx_lm(&self, python: &str, packages: &Path, which: MlxLm) -> Entry {
         let kind = name(&which);
         let bits = match which {

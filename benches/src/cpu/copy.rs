@@ -43,13 +43,9 @@ fn copy(path: &Path, threads: usize) -> std::io::Result<()> {
             .enumerate()
             .map(|(index, chunk)| scope.spawn(move || file.read_exact_at(chunk, (index * part) as u64)))
             .collect();
-        copies.into_iter().try_for_each(|copy| copy.join().unwrap_or_else(|_| Err(crashed())))
+        let crashed = |_| Err(std::io::Error::other("a thread panicked"));
+        copies.into_iter().try_for_each(|copy| copy.join().unwrap_or_else(crashed))
     })
-}
-
-#[cfg(unix)]
-fn crashed() -> std::io::Error {
-    std::io::Error::other("a thread panicked")
 }
 
 #[cfg(not(unix))]

@@ -27,7 +27,7 @@ use self::results::{Program, Results, argmax, distance};
 use crate::bandwidth::Probe;
 use crate::machine::Machine;
 use crate::shapes::ModelName;
-use crate::worker::Worker;
+use crate::worker::{self, Worker};
 
 /// Tokens of the prompt whose logits are compared.
 const COMPARED: usize = 64;
@@ -205,13 +205,10 @@ fn measure(arguments: &Arguments) -> Result<Results> {
         weights_of_token,
         weights_of_head,
         machine: Machine::of_this_process(),
-        versions: Vec::new(),
         threads: plan.threads,
         rounds,
         position: plan.positions[0],
-        memory: Vec::new(),
-        contestants: Vec::new(),
-        absent: Vec::new(),
+        ..Results::default()
     };
     let mut entries = entries(&common, arguments, &mut results.absent);
     let probe = Probe::new()?;
@@ -251,7 +248,6 @@ fn measure(arguments: &Arguments) -> Result<Results> {
     Ok(results)
 }
 
-/// An empty folder.
 fn empty(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("emptying {}", folder.display()))?;
@@ -308,11 +304,11 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
         Err(error) => absent.push((name, format!("{error:#}"))),
     };
     for &which in &arguments.ours {
-        add(format!("mlxcel {}", contestants::name(&which)), common.ours(which));
+        add(format!("mlxcel {}", worker::name(&which)), common.ours(which));
     }
     if let Some(program) = &arguments.llama_cpp {
         for &which in &arguments.llama_cpp_types {
-            let kind = contestants::name(&which);
+            let kind = worker::name(&which);
             add(format!("llama.cpp {kind}"), common.llama_cpp(program, which));
             if let Some(packages) = &arguments.ik_llama_cpp {
                 let entry = common.ik_llama_cpp(program, &arguments.python, packages, which);
@@ -323,20 +319,20 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
                 add(format!("OpenVINO {kind}"), entry);
             }
             for precision in &arguments.same_files {
-                let precision = precision.name();
-                let entry = common.ours_of_llama_cpp(program, which, precision);
+                let precision = worker::name(precision);
+                let entry = common.ours_of_llama_cpp(program, which, &precision);
                 add(format!("mlxcel {kind}.gguf {precision}"), entry);
             }
         }
     }
     if let Some(program) = &arguments.candle {
         for &which in &arguments.candle_types {
-            add(format!("candle {}", contestants::name(&which)), common.candle(program, which));
+            add(format!("candle {}", worker::name(&which)), common.candle(program, which));
         }
     }
     if let Some(program) = &arguments.mistralrs {
         for &which in &arguments.mistralrs_types {
-            add(format!("mistral.rs {}", contestants::name(&which)), common.mistral_rs(program, which));
+            add(format!("mistral.rs {}", worker::name(&which)), common.mistral_rs(program, which));
         }
     }
     if let Some(packages) = &arguments.packages {
@@ -378,8 +374,7 @@ fn references(
     let mut references = HashMap::new();
     for which in [Ours::Bf16Exact, Ours::EightBitExact, Ours::FourBitExact] {
         let used = |entry: &Entry| {
-            entry.result.program == Program::Iree
-                && contestants::name(&which).starts_with(&entry.result.weights)
+            entry.result.program == Program::Iree && worker::name(&which).starts_with(&entry.result.weights)
         };
         if which != Ours::Bf16Exact && !entries.iter().any(used) {
             continue;
@@ -392,7 +387,7 @@ fn references(
         match logits {
             Ok((weights, logits)) => drop(references.insert(weights, logits)),
             Err(error) => {
-                absent.push((format!("the logits of {}", contestants::name(&which)), format!("{error:#}")));
+                absent.push((format!("the logits of {}", worker::name(&which)), format!("{error:#}")));
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::peak::Arithmetic;
 use crate::spread::Spread;
 
 /// A whole run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
     /// The model's shapes, and remarks on them.
     pub(crate) model: String,
@@ -39,8 +39,9 @@ pub(crate) struct Results {
 }
 
 /// A contestant's program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Program {
+    #[default]
     #[serde(rename = "mlxcel iree")]
     Iree,
     #[serde(rename = "mlxcel mlx")]
@@ -61,7 +62,7 @@ pub(crate) enum Program {
 
 /// Measurements of one contestant. Rates are tokens per second; a list has its samples in the order of
 /// measurement.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) program: Program,
@@ -120,29 +121,10 @@ impl Contestant {
             program,
             weights: weights.to_owned(),
             precision: precision.map(str::to_owned),
-            weight_bytes: 0.0,
-            unread_bytes: 0.0,
-            notes: String::new(),
-            decode: BTreeMap::new(),
-            bus: Vec::new(),
-            batch: BTreeMap::new(),
-            prefill: BTreeMap::new(),
-            arithmetic: None,
-            peak: Vec::new(),
-            load: Vec::new(),
-            copy: Vec::new(),
-            private: Vec::new(),
-            mapped: Vec::new(),
-            kv_bytes: None,
-            cold_compile: None,
-            warm_compile: 0.0,
-            error: None,
-            error_to_bf16: None,
-            same_token: None,
+            ..Self::default()
         }
     }
 
-    /// Whether it is ours.
     pub(crate) fn ours(&self) -> bool {
         matches!(self.program, Program::Iree | Program::Mlx)
     }
@@ -189,18 +171,13 @@ impl Results {
     pub(crate) fn example(contestants: Vec<Contestant>) -> Self {
         Self {
             model: "small".to_owned(),
-            remark: None,
             kv_values: 1,
-            weights_of_token: 0.0,
-            weights_of_head: 0.0,
-            machine: Machine::of_this_process(),
-            versions: Vec::new(),
             threads: 2,
             rounds: 1,
             position: 128,
             memory: vec![2e10],
             contestants,
-            absent: Vec::new(),
+            ..Self::default()
         }
     }
 

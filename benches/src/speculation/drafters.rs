@@ -16,10 +16,6 @@ impl Replay {
     pub(super) fn new(prompt: &[TokenId], text: &[TokenId], wrong: usize) -> Self {
         Self { text: Arc::new([prompt, text].concat()), wrong }
     }
-
-    fn is_wrong(&self, place: usize) -> bool {
-        mixed(place).is_multiple_of(self.wrong)
-    }
 }
 
 /// The bits of a number, mixed (the finalizer of SplitMix64).
@@ -39,7 +35,8 @@ impl DraftSource for Replay {
 impl Drafter for Replay {
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
         let known = self.text.iter().enumerate().skip(tokens.len()).take(most);
-        Ok(known.map(|(place, &token)| if self.is_wrong(place) { token ^ 1 } else { token }).collect())
+        let is_wrong = |place| mixed(place).is_multiple_of(self.wrong);
+        Ok(known.map(|(place, &token)| if is_wrong(place) { token ^ 1 } else { token }).collect())
     }
 }
 
