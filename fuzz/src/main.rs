@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -129,37 +130,24 @@ fn run_all(arguments: &RunArguments) -> io::Result<bool> {
     };
     println!("seed {}", budget.seed);
     let queue = Mutex::new(targets.into_iter());
-    let total = Mutex::new((0, Ok(0)));
-    std::thread::scope(|scope| {
-        for _ in 0..arguments.jobs.max(1) {
-            scope.spawn(|| {
-                while let Some(target) = take(&queue) {
-                    let report = run::fuzz(target, &budget);
-                    if let Ok(report) = &report {
-                        print(target, report);
-                    }
-                    if let Ok(mut total) = total.lock() {
-                        match report {
-                            Ok(report) => {
-                                total.0 += report.runs;
-                                total.1 = std::mem::replace(&mut total.1, Ok(0))
-                                    .map(|found| found + report.findings.len());
-                            }
-                            Err(error) => total.1 = Err(error),
-                        }
-                    }
-                }
-            });
+    let take = || queue.lock().ok()?.next();
+    let fuzz = || -> io::Result<(u64, usize)> {
+        let (mut runs, mut found) = (0, 0);
+        while let Some(target) = take() {
+            let report = run::fuzz(target, &budget)?;
+            print(target, &report);
+            runs += report.runs;
+            found += report.findings.len();
         }
+        Ok((runs, found))
+    };
+    let totals: io::Result<Vec<_>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..arguments.jobs.max(1)).map(|_| scope.spawn(fuzz)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
-    let (runs, found) = total.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let found = found?;
+    let (runs, found) = totals?.into_iter().fold((0, 0), |all, total| (all.0 + total.0, all.1 + total.1));
     println!("{runs} inputs, {found} findings");
     Ok(found == 0)
-}
-
-fn take(queue: &Mutex<std::vec::IntoIter<&'static Target>>) -> Option<&'static Target> {
-    queue.lock().ok()?.next()
 }
 
 fn print(target: &Target, report: &Report) {

@@ -57,6 +57,20 @@ pub struct Target {
 }
 
 impl Target {
+    /// The limits that do for most, and no seeds.
+    pub(crate) const USUAL: Self = Self {
+        name: "",
+        about: "",
+        format: Format::Json,
+        run: |_| Outcome::new(""),
+        quick: None,
+        memory: 256,
+        seconds: 20,
+        stack: 2048,
+        longest: 64 << 10,
+        seeds: Vec::new,
+    };
+
     /// The function that does `part`.
     pub fn part(&self, part: Part) -> fn(&[u8]) -> Outcome {
         match part {

@@ -20,7 +20,6 @@ pub(super) fn mutate(base: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Changes some values within `value`.
 pub(super) fn change(value: &mut Value, other: &Value, rng: &mut Rng) {
     for _ in 0..rounds(rng) {
         change_one(value, other, rng);
@@ -86,16 +85,7 @@ fn walk<'v>(value: &'v mut Value, rng: &mut Rng) -> &'v mut Value {
     if length == 0 || rng.u8(..4) == 0 {
         return value;
     }
-    let place = rng.usize(..length);
-    if value.is_array() {
-        return match value.get_mut(place) {
-            Some(child) => walk(child, rng),
-            // The place is within the length.
-            None => unreachable!(),
-        };
-    }
-    let key = value.as_object().and_then(|fields| fields.keys().nth(place).cloned()).unwrap_or_default();
-    walk(&mut value[key], rng)
+    walk(child_mut(value, rng.usize(..length)), rng)
 }
 
 /// Any value within `value`, each as likely as any other.
@@ -104,28 +94,24 @@ fn nth<'v>(value: &'v mut Value, rng: &mut Rng) -> &'v mut Value {
     let mut at = value;
     while place > 0 {
         place -= 1;
-        let mut counted = 0;
-        let length = length(at);
-        let child = (0..length).find(|&child| {
-            let size = count(child_of(at, child));
-            let within = place < counted + size;
-            if !within {
-                counted += size;
-            }
-            within
-        });
-        place -= counted;
-        let child = child.unwrap_or(0);
-        at = match at {
-            Value::Array(items) => &mut items[child],
-            Value::Object(fields) => match fields.values_mut().nth(child) {
-                Some(value) => value,
-                None => unreachable!(),
-            },
-            _ => unreachable!(),
-        };
+        let mut child = 0;
+        while place >= count(child_of(at, child)) {
+            place -= count(child_of(at, child));
+            child += 1;
+        }
+        at = child_mut(at, child);
     }
     at
+}
+
+fn child_mut(value: &mut Value, place: usize) -> &mut Value {
+    let child = match value {
+        Value::Array(items) => items.get_mut(place),
+        Value::Object(fields) => fields.values_mut().nth(place),
+        _ => None,
+    };
+    // The place is within the length.
+    child.unwrap_or_else(|| unreachable!())
 }
 
 fn child_of(value: &Value, place: usize) -> &Value {

@@ -35,7 +35,6 @@ fn rounds(rng: &mut Rng) -> usize {
     1 << rng.u8(..4).min(rng.u8(..4))
 }
 
-/// One of `items`.
 fn choose<'i, T>(items: &'i [T], rng: &mut Rng) -> Option<&'i T> {
     items.get(rng.usize(..items.len().max(1)))
 }

@@ -16,14 +16,12 @@ use crate::target::{Format, Target};
 pub(super) const CONFIG: Target = Target {
     name: "adapter-config",
     about: "adapter_config.json, beside the weights of an adapter",
-    format: Format::Json,
     run: |input| read(&[(CONFIG_FILE, input), (PEFT_FILE, &own(PEFT, PEFT_FILE))]),
-    quick: None,
     memory: 64,
     seconds: 5,
-    stack: 2048,
     longest: 16 << 10,
     seeds: || files(PEFT, CONFIG_FILE),
+    ..Target::USUAL
 };
 
 pub(super) const WEIGHTS: Target = Target {

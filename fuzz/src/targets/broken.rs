@@ -9,12 +9,11 @@ pub(super) const TARGET: Target = Target {
     about: "ends as its input says",
     format: Format::Decisions,
     run,
-    quick: None,
     memory: 16,
     seconds: 1,
     stack: 512,
     longest: 16,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 #[allow(clippy::panic, reason = "it is the purpose")]

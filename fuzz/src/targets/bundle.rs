@@ -10,19 +10,17 @@ use tempfile::TempDir;
 
 use super::place::fixture;
 use crate::outcome::Outcome;
-use crate::target::{Format, Target};
+use crate::target::Target;
 
 pub(super) const TARGET: Target = Target {
     name: "bundle",
     about: "bundle.json of a bundle as text: opened, shown, verified, loaded without a compiler, trusted and not",
-    format: Format::Json,
     run,
-    quick: None,
     memory: 128,
     seconds: 10,
-    stack: 2048,
     longest: 256 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 thread_local! {

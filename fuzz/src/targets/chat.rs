@@ -7,19 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::template::templates;
 use crate::outcome::Outcome;
-use crate::target::{Format, Target};
+use crate::target::Target;
 
 pub(super) const TARGET: Target = Target {
     name: "chat",
     about: "messages, tools and variables as JSON: rendered with each published template",
-    format: Format::Json,
     run,
-    quick: None,
-    memory: 256,
-    seconds: 20,
     stack: 512,
-    longest: 64 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 thread_local! {

@@ -12,32 +12,25 @@ use serde_json::Value;
 
 use super::place::{Place, QUANTIZED, describe, fixture, fixtures, quantized};
 use crate::outcome::Outcome;
-use crate::target::{Format, Target};
+use crate::target::Target;
 
 pub(super) const CONFIG: Target = Target {
     name: "config",
     about: "config.json beside the weights of the fixture of its family: described, loaded and run by the portable engine",
-    format: Format::Json,
     run: config,
     quick: Some(described),
-    memory: 256,
-    seconds: 20,
-    stack: 2048,
-    longest: 64 << 10,
     seeds: configs,
+    ..Target::USUAL
 };
 
 pub(super) const INDEX: Target = Target {
     name: "index",
     about: "model.safetensors.index.json beside four shards: opened and described",
-    format: Format::Json,
     run: index,
-    quick: None,
     memory: 64,
     seconds: 5,
-    stack: 2048,
-    longest: 64 << 10,
     seeds: indexes,
+    ..Target::USUAL
 };
 
 thread_local! {

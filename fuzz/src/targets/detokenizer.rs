@@ -14,12 +14,10 @@ pub(super) const TARGET: Target = Target {
     about: "token ids, two bytes each: the pieces of their text are together what they decode to",
     format: Format::Decisions,
     run,
-    quick: None,
     memory: 64,
     seconds: 10,
-    stack: 2048,
     longest: 4096,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 /// How many tokens a character surely waits for its end.

@@ -19,10 +19,8 @@ pub(super) const TARGET: Target = Target {
     run,
     quick: Some(described),
     memory: 512,
-    seconds: 20,
-    stack: 2048,
-    longest: 64 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 thread_local! {
@@ -59,8 +57,6 @@ fn open(place: &Place) -> Result<Outcome> {
 /// Tokenizers of both kinds; models are among the committed inputs.
 fn seeds() -> Vec<Vec<u8>> {
     let folder = repository().join("fixtures/gguf-tokenizers");
-    ["sentencepiece.gguf", "llama-bpe.gguf"]
-        .into_iter()
-        .flat_map(|name| fs::read(folder.join(name)))
-        .collect()
+    let names = ["sentencepiece.gguf", "llama-bpe.gguf"].into_iter();
+    names.flat_map(|name| fs::read(folder.join(name))).collect()
 }

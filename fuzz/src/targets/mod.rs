@@ -58,8 +58,3 @@ impl Target {
         Self::all().iter().chain([broken]).find(|target| target.name == name)
     }
 }
-
-/// No inputs of the repository's own.
-fn none() -> Vec<Vec<u8>> {
-    Vec::new()
-}

@@ -31,7 +31,6 @@ pub(super) const QUANTIZED: [(&str, &str); 5] = [
     ("mxfp4", "gpt_oss-mxfp4"),
 ];
 
-/// The names of all fixtures.
 pub(super) fn fixtures() -> Vec<String> {
     let entries = fs::read_dir(repository().join("fixtures/architectures"));
     let names = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());

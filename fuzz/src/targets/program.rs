@@ -17,12 +17,8 @@ pub(super) const TARGET: Target = Target {
     about: "decisions of the Builder: the program verifies and prints, and evaluates to the same whatever else is returned",
     format: Format::Decisions,
     run,
-    quick: None,
-    memory: 256,
-    seconds: 20,
-    stack: 2048,
     longest: 2048,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 #[allow(clippy::panic, reason = "a finding")]

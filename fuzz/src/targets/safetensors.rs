@@ -16,12 +16,10 @@ pub(super) const TARGET: Target = Target {
     about: "model.safetensors: opened, and every tensor is the one that the crate safetensors finds",
     format: Format::Safetensors,
     run,
-    quick: None,
     memory: 64,
     seconds: 5,
-    stack: 2048,
-    longest: 64 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 thread_local! {

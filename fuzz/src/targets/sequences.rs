@@ -23,12 +23,10 @@ pub(super) const REFERENCE: Target = Target {
     about: "calls of a session of the reference engine: every sequence says what it says alone",
     format: Format::Decisions,
     run: reference,
-    quick: None,
     memory: 64,
     seconds: 10,
-    stack: 2048,
     longest: 1024,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 pub(super) const PORTABLE: Target = Target {
@@ -36,12 +34,10 @@ pub(super) const PORTABLE: Target = Target {
     about: "calls of a session of the portable engine, with states of every kind: every sequence says what it says alone",
     format: Format::Decisions,
     run: portable,
-    quick: None,
     memory: 128,
     seconds: 30,
-    stack: 2048,
     longest: 192,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 /// The most tokens of a sequence.

@@ -9,19 +9,14 @@ use serde_json::{Map, Value, json};
 
 use super::place::{Place, fixture, storyteller};
 use crate::outcome::Outcome;
-use crate::target::{Format, Target};
+use crate::target::Target;
 
 pub(super) const TARGET: Target = Target {
     name: "settings",
     about: "generation_config.json, tokenizer_config.json and the other small files: a model opened with them, and a chat begun",
-    format: Format::Json,
     run,
-    quick: None,
-    memory: 256,
-    seconds: 20,
-    stack: 2048,
-    longest: 64 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 const NAMES: [&str; 6] = [

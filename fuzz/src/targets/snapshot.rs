@@ -19,12 +19,11 @@ pub(super) const TARGET: Target = Target {
     about: "bytes of a snapshot: read, restored by the reference and the portable engine, and continued",
     format: Format::Snapshot,
     run,
-    quick: None,
     memory: 128,
     seconds: 10,
-    stack: 2048,
     longest: 1 << 20,
     seeds,
+    ..Target::USUAL
 };
 
 /// Models whose states are of each kind: growing keys, windows, recurrences.

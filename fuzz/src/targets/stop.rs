@@ -16,12 +16,10 @@ pub(super) const TARGET: Target = Target {
     about: "stop strings and token ids, two bytes each: a text ends where a search of the whole text ends it, and nothing leaks",
     format: Format::Decisions,
     run,
-    quick: None,
     memory: 64,
     seconds: 10,
-    stack: 2048,
     longest: 1024,
-    seeds: super::none,
+    ..Target::USUAL
 };
 
 /// The most tokens of a text: the capacity of the reference engine, without the prompt.

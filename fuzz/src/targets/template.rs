@@ -14,12 +14,11 @@ pub(super) const TARGET: Target = Target {
     about: "a chat template: parsed, and conversations rendered with it, on the smallest stack that systems give",
     format: Format::Template,
     run,
-    quick: None,
     memory: 192,
-    seconds: 20,
     stack: 512,
     longest: 256 << 10,
     seeds: templates,
+    ..Target::USUAL
 };
 
 fn run(input: &[u8]) -> Outcome {

@@ -14,14 +14,11 @@ use crate::target::{Format, Target};
 pub(super) const TARGET: Target = Target {
     name: "tokenizer",
     about: "tokenizer.json: read, and texts of many kinds encoded, decoded and streamed with it",
-    format: Format::Json,
     run,
-    quick: None,
     memory: 512,
-    seconds: 20,
-    stack: 2048,
     longest: 256 << 10,
     seeds,
+    ..Target::USUAL
 };
 
 pub(super) const WORLD: Target = Target {
