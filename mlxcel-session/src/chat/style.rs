@@ -12,6 +12,9 @@ pub(crate) struct Style {
     pub(crate) marks: &'static [&'static str],
     pub(crate) open: &'static str,
     pub(crate) call: Call,
+    /// The last part of what a call between tags begins with, if models leave out now and then what stands
+    /// before it; else empty.
+    pub(crate) short: &'static str,
     pub(crate) separator: &'static str,
     pub(crate) close: &'static str,
     /// Whether one answer has several calls.
@@ -34,6 +37,7 @@ impl Style {
             marks: &[],
             open: "",
             call,
+            short: "",
             separator: "",
             close: "",
             parallel: true,
@@ -129,5 +133,11 @@ impl Style {
         let begin = if self.open.is_empty() { self.call.before() } else { self.open }.trim();
         let mark = self.marks.iter().find(|mark| begin.starts_with(**mark));
         mark.copied().unwrap_or(if begin == "[" { "" } else { begin })
+    }
+
+    /// All that a text begins to be a call with: [`trigger`](Self::trigger), and what is left of it by models
+    /// that leave out a part.
+    pub(crate) fn triggers(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.trigger(), self.short].into_iter().filter(|trigger| !trigger.is_empty())
     }
 }

@@ -111,7 +111,7 @@ enum Expected {
 
 impl Attempt {
     pub(super) fn first(style: &Style) -> Self {
-        let mut attempt = Self::new(Kind::First, Expected::Literal(style.open), Some(&style.call));
+        let mut attempt = Self::new(Kind::First, Expected::Literal(style.open), Some(style));
         if style.trigger().is_empty() {
             attempt.expected.push(Expected::Maybe(PYTHON_TAG));
         }
@@ -119,11 +119,13 @@ impl Attempt {
     }
 
     pub(super) fn next(style: &Style) -> Self {
-        Self::new(Kind::Next, Expected::Maybe(style.separator.trim()), Some(&style.call))
+        Self::new(Kind::Next, Expected::Maybe(style.separator.trim()), Some(style))
     }
 
-    fn new(kind: Kind, begin: Expected, call: Option<&Call>) -> Self {
+    fn new(kind: Kind, begin: Expected, style: Option<&Style>) -> Self {
         let mut expected = vec![begin];
+        let call = style.map(|style| &style.call);
+        let short = style.map_or("", |style| style.short);
         match call {
             Some(&Call::Object { before, name, arguments, after }) => expected.extend([
                 Expected::Literal(before),
@@ -141,7 +143,10 @@ impl Attempt {
                 Expected::Literal(after),
             ]),
             Some(&Call::Tagged { before, between, argument, after }) => expected.extend([
-                Expected::Literal(before),
+                Expected::Maybe(
+                    before.strip_suffix(short).filter(|_| !short.is_empty()).unwrap_or("").trim(),
+                ),
+                Expected::Literal(if short.is_empty() { before } else { short }),
                 Expected::Name,
                 Expected::Literal(between),
                 Expected::Tagged(argument),

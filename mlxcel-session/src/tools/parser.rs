@@ -159,13 +159,13 @@ impl ToolParser {
             // The call is the whole answer.
             (self.place == Place::Start && !rest.is_empty()).then_some(0)
         } else {
-            rest.find(trigger)
+            self.style.triggers().filter_map(|trigger| rest.find(trigger)).min()
         };
         self.look(start.unwrap_or(rest.len()));
         let certain = match start {
             Some(start) => start,
             None if is_end => rest.len(),
-            None => rest.len() - begun(rest, trigger),
+            None => rest.len() - self.style.triggers().map(|trigger| begun(rest, trigger)).max().unwrap_or(0),
         };
         self.give_text(&rest[..certain], parts);
         *given += certain;
@@ -181,7 +181,8 @@ impl ToolParser {
         } else {
             // The mark is a part of the text.
             let rest = &held[*given..];
-            let least = self.style.trigger().len().max(attempt.passed());
+            let trigger = self.style.triggers().find(|trigger| rest.starts_with(trigger));
+            let least = trigger.map_or(0, str::len).max(attempt.passed());
             let length = least.max(rest.chars().next().map_or(0, char::len_utf8));
             self.place = Place::Text;
             self.give_text(&rest[..length], parts);

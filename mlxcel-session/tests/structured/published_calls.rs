@@ -204,6 +204,23 @@ fn a_template_of_single_calls_renders_several() {
 }
 
 #[test]
+fn qwen_coder_leaves_out_the_opening_tag() {
+    let call = "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>";
+    for (text, calls, said) in [
+        (format!("I look.\n{call}\n</tool_call>"), 1, "I look.\n"),
+        (call.to_owned(), 1, ""),
+        (format!("{call}\n{call}"), 2, ""),
+        (format!("<tool_call>\n{call}\n</tool_call>\n{call}"), 2, ""),
+        (format!("{call}\nAnd so on."), 1, "\nAnd so on."),
+        ("<function=unknown>\n</function>".to_owned(), 0, "<function=unknown>\n</function>"),
+        ("Write <function=é>.".to_owned(), 0, "Write <function=é>."),
+    ] {
+        let expected = vec![("get_weather".to_owned(), json!({ "city": "Oslo" })); calls];
+        assert_eq!(read("qwen-coder", definitions(), &text), (expected, said.to_owned()), "{text}");
+    }
+}
+
+#[test]
 fn qwen_coder_leaves_out_closing_tags() {
     let said = |body: &str| format!("I look.\n<tool_call>\n<function=get_weather>\n{body}");
     for (body, days, behind) in [

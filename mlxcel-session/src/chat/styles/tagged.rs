@@ -100,9 +100,10 @@ pub(super) const SEED: Style = Style {
     )
 };
 
-/// Qwen 3 Coder, Qwen 3.5, Nemotron 3, MiMo, Step 3.5. They leave out closing tags now and then.
+/// Qwen 3 Coder, Qwen 3.5, Nemotron 3, MiMo, Step 3.5. They leave out closing tags and the first one now and then.
 pub(super) const QWEN_CODER: Style = Style {
     marks: &["<tool_call>", "</tool_call>"],
+    short: "<function=",
     separator: "\n",
     ..Style::new(
         "qwen-coder",
