@@ -60,7 +60,8 @@ impl Page {
                 Some(_) => typed.collect::<Vec<_>>().join("\n"),
             }
         });
-        typed.filter(|block| block.split_whitespace().any(|word| word == "mlxcel")).collect()
+        let runs = |word: &str| word == "mlxcel" || word.ends_with("/mlxcel");
+        typed.filter(|block| block.split_whitespace().any(runs)).collect()
     }
 
     /// The code in the text between blocks, such as `--name` and `mlxcel serve --port N`.
