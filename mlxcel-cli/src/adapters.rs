@@ -109,7 +109,6 @@ pub(crate) struct AdapterArguments {
     adapter_rank: Option<usize>,
 }
 
-/// An adapter with its name.
 #[derive(Clone, Debug)]
 struct NamedAdapter {
     name: String,

@@ -143,7 +143,6 @@ fn is_set(variable: &str) -> bool {
     env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// The argument of `subcommand` for an option, if it has one.
 fn argument<'c>(subcommand: &'c Command, option: &str) -> Option<&'c Arg> {
     subcommand.get_arguments().find(|argument| argument.get_long() == Some(option))
 }

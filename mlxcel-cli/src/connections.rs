@@ -51,7 +51,7 @@ impl Listener for Limited {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        while self.table.is_full(self.most) {
+        while self.table.lock().len() >= self.most {
             self.table.end_idlest();
             // Either it changes, or somebody is idle for long enough.
             let _ = timeout(LEFT_ALONE / 4, self.table.changed.notified()).await;
@@ -77,10 +77,6 @@ struct Table {
 impl Table {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Entry>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_full(&self, most: usize) -> bool {
-        self.lock().len() >= most
     }
 
     /// Tells the connection that has been idle the longest to end, if one is idle for long enough.

@@ -13,7 +13,6 @@ use crate::report::Failure;
 
 /// An engine as the arguments ask for it.
 pub(crate) struct ChosenEngine {
-    /// The engine.
     pub(crate) backend: Arc<dyn Backend>,
     #[cfg(feature = "iree")]
     profiler: Option<Profiler>,

@@ -40,7 +40,7 @@ pub(crate) struct Inspection {
 }
 
 /// The weights that one packing packs.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct PackingShare {
     /// Its text, such as `u4/64 bf16 + bf16`.
     pub(crate) packing: String,
@@ -55,7 +55,7 @@ pub(crate) struct PackingShare {
 }
 
 /// The weights of one role with the same storage format.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct WeightGroup {
     pub(crate) role: &'static str,
     pub(crate) storage: String,
@@ -94,7 +94,7 @@ pub(crate) struct StateBytes {
 }
 
 /// What an engine says to the checkpoint.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct EngineAnswer {
     pub(crate) engine: String,
     /// Nothing where it was not asked, or could not answer.
@@ -139,14 +139,12 @@ impl Serialize for EngineCapabilities {
 /// What keys, values and latents are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheType {
-    /// The name.
     pub(crate) name: &'static str,
     /// Bytes of one value, scales of 8-bit values left out.
     pub(crate) bytes: usize,
 }
 
 impl CacheType {
-    /// The type of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name == name)
     }
@@ -216,10 +214,7 @@ fn packing_shares(decoder: &Decoder) -> Vec<PackingShare> {
         let share = shares.entry(packing.to_string()).or_insert_with(|| PackingShare {
             packing: packing.to_string(),
             bits_per_value: packing.bits_per_value(),
-            weights: 0,
-            parameters: 0,
-            bytes: 0,
-            expanded_bytes: 0,
+            ..PackingShare::default()
         });
         let values = weight.elements() as u64;
         share.weights += 1;
@@ -241,9 +236,7 @@ fn weight_groups(decoder: &Decoder) -> Vec<WeightGroup> {
         let group = groups.entry((role, weight.storage())).or_insert_with(|| WeightGroup {
             role: role.name(),
             storage: weight.storage(),
-            tensors: 0,
-            parameters: 0,
-            bytes: 0,
+            ..WeightGroup::default()
         });
         group.tensors += 1;
         group.parameters += weight.elements() as u64;
@@ -348,7 +341,7 @@ fn scaled(number: u64, unit: &str) -> String {
 impl EngineAnswer {
     /// That of an engine that was not asked.
     pub(crate) fn not_asked(engine: &str) -> Self {
-        Self { engine: engine.to_owned(), runs: None, capabilities: None, load_seconds: None, error: None }
+        Self { engine: engine.to_owned(), ..Self::default() }
     }
 
     /// That of an engine that was asked to load the checkpoint.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use mlxcel_quantize::WriteOptions;
 use mlxcel_session::mlxcel_core::ProgressFn;
 use mlxcel_session::{LoadOptions, LoadStage, Usage};
 
@@ -18,13 +19,6 @@ struct State {
     /// What goes on, by what its bar looks like: an engine compiles and loads side by side.
     bars: Vec<(&'static str, ProgressBar)>,
     closed: bool,
-}
-
-/// What is done to a checkpoint that is written.
-#[derive(Clone, Copy)]
-pub(crate) enum Work {
-    Quantizing,
-    Merging,
 }
 
 impl Progress {
@@ -49,15 +43,20 @@ impl Progress {
         Some(Arc::new(move |progress| this.show(template(progress.stage), progress.done, progress.total)))
     }
 
-    /// Shows how many bytes of a checkpoint are written, in the bar of a [`Work`].
-    pub(crate) fn show_written(&self, work: Work, done: u64, total: u64) {
+    /// How a checkpoint is written, with a bar that looks like `template` if standard error is a terminal.
+    pub(crate) fn write_options(
+        &self,
+        template: &'static str,
+        restart: bool,
+        threads: Option<usize>,
+    ) -> WriteOptions {
+        let mut options = WriteOptions::default().with_restart(restart);
+        options.threads = threads;
         if std::io::stderr().is_terminal() {
-            let template = match work {
-                Work::Quantizing => "{spinner} quantizing {bar:30} {bytes}/{total_bytes} {elapsed}",
-                Work::Merging => "{spinner} merging {bar:30} {bytes}/{total_bytes} {elapsed}",
-            };
-            self.show(Some(template), done, total);
+            let this = self.clone();
+            options = options.with_progress(move |done, total| this.show(Some(template), done, total));
         }
+        options
     }
 
     /// Takes the bars away and shows no other: text follows.

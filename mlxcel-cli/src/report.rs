@@ -10,7 +10,6 @@ use mlxcel_session::{Error, ErrorKind, TokenId, TokenLogprob};
 /// Why a program did not do what it was asked.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The library's error.
     Library(Error),
     /// The output could not be written.
     Output(io::Error),
@@ -24,6 +23,11 @@ pub(crate) enum Failure {
 pub(crate) fn json_line(mut out: impl io::Write, value: &impl serde::Serialize) -> Result<(), Failure> {
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
+}
+
+/// Serialises a path, which need not be UTF-8, as it is shown.
+pub(crate) fn shown<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// One of the most likely tokens at a place.

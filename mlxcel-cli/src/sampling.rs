@@ -81,13 +81,8 @@ impl GreedyArguments {
     ///
     /// Those of [`SamplingArguments::params`].
     pub(crate) fn params(&self, model: &Model) -> Result<SamplingParams, Failure> {
-        self.sampling.params(
-            model,
-            match self.checkpoint_sampling {
-                true => model.default_sampling().clone(),
-                false => SamplingParams::greedy(),
-            },
-        )
+        let own = self.checkpoint_sampling.then(|| model.default_sampling().clone());
+        self.sampling.params(model, own.unwrap_or_else(SamplingParams::greedy))
     }
 
     /// As [`SamplingArguments::draw_seed`].

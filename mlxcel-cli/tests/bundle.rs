@@ -96,23 +96,16 @@ fn run_contained(root: &Path, arguments: &[&str]) -> Run {
     if may_isolate() {
         let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && cd / && root=$1 && shift && \
                       exec env -i PATH= HOME=/home/nobody \"$0\" \"$root\" /mlxcel generate --model /bundle --trust-bundle \"$@\"";
-        let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"]
-            .into_iter()
-            .find(|path| Path::new(path).exists())
-            .unwrap();
+        let places = ["/usr/sbin/chroot", "/usr/bin/chroot"];
+        let chroot = places.into_iter().find(|path| Path::new(path).exists()).unwrap();
         let mut command = Command::new("unshare");
         command.args(["-rm", "sh", "-c", script, chroot]).arg(root).args(arguments);
         return Run::of(&mut command);
     }
     let nowhere = "/there/is/no/such/folder";
     let mut command = Command::new(root.join("mlxcel"));
-    command
-        .env_clear()
-        .current_dir("/")
-        .args(["generate", "--trust-bundle"])
-        .arg("--model")
-        .arg(root.join("bundle"));
-    command.args(arguments);
+    command.env_clear().current_dir("/").args(["generate", "--trust-bundle", "--model"]);
+    command.arg(root.join("bundle")).args(arguments);
     for variable in ["PATH", "HOME", "TMPDIR", "XDG_CACHE_HOME", "MLXCEL_CACHE_DIR"] {
         command.env(variable, nowhere);
     }
@@ -137,10 +130,8 @@ fn a_bundle_alone_generates_the_tokens_of_the_oracle() {
 fn untrusted_bundles_are_rejected_and_the_error_says_how_to_trust_them() {
     let root = container();
     let mut command = Command::new(root.path().join("mlxcel"));
-    command
-        .args(["generate", "--prompt", "Hi", "--precision", "exact", "--model"])
-        .arg(root.path().join("bundle"));
-    command.env_clear().env("HOME", root.path()).current_dir("/");
+    command.args(["generate", "--prompt", "Hi", "--precision", "exact", "--model"]);
+    command.arg(root.path().join("bundle")).env_clear().env("HOME", root.path()).current_dir("/");
     Run::of(&mut command).refused(1, &["--trust-bundle", "compiler"]);
 }
 
@@ -153,6 +144,12 @@ fn a_flipped_bit_is_a_one_line_error() {
     bytes[middle] ^= 4;
     fs::write(programs.join(program), bytes).unwrap();
     run_contained(root.path(), &["--precision", "exact", "--prompt", "Hi"]).refused(2, &["checksum"]);
+}
+
+/// An engine that has the programs of a bundle and no others.
+fn bundled(folder: &Path) -> IreeBackend {
+    let engine = IreeBackend::new().with_compiler("/there/is/no/iree-compile");
+    engine.with_cache_dir("/there/is/no/cache").with_trusted_bundle(folder)
 }
 
 /// The contract is held with the programs that are there, whatever the kit does: growing caches, rows
@@ -168,10 +165,7 @@ fn a_bundle_passes_the_conformance_suite() {
     let manifest = mlxcel_session::iree::bundle::write(&engine, &source, &folder, &options).unwrap();
     assert_eq!((manifest.lengths.as_slice(), manifest.programs.len()), (&[448][..], 14));
 
-    let bundled = IreeBackend::new()
-        .with_compiler("/there/is/no/iree-compile")
-        .with_cache_dir("/there/is/no/cache")
-        .with_trusted_bundle(&folder);
+    let bundled = bundled(&folder);
     let load = LoadOptions::default().with_precision(Precision::Exact);
     // Its programs have no room for adapters.
     let room = load.clone().with_adapters(AdapterLimits::new(1, 4));
@@ -198,10 +192,7 @@ fn a_bundle_with_room_runs_adapters_without_a_compiler() {
     // As much room as the adapters need.
     let expected = serde_json::json!({ "slots": 2, "rank": 5, "included": [first, second] });
     assert_eq!(written["adapters"], expected);
-    let bundled = IreeBackend::new()
-        .with_compiler("/there/is/no/iree-compile")
-        .with_cache_dir("/there/is/no/cache")
-        .with_trusted_bundle(&folder);
+    let bundled = bundled(&folder);
     let load = LoadOptions::default().with_precision(Precision::Exact);
     for (slots, rank, field) in [(3, 5, "adapter_slots"), (1, 6, "adapter_rank")] {
         let asked = load.clone().with_adapters(AdapterLimits::new(slots, rank));

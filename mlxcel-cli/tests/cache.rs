@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::program::{Run, mlxcel};
 
-/// A run on the cache in `folder`.
 fn cache(folder: &Path, arguments: &[&str]) -> Run {
     let mut command = mlxcel(&["cache"]);
     Run::of(command.args(arguments).arg("--dir").arg(folder).env_remove("MLXCEL_CACHE_SIZE"))

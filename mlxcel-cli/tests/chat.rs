@@ -14,6 +14,14 @@ fn chat(arguments: &[&str], input: &[u8]) -> (i32, String, String) {
     (status, out, err)
 }
 
+/// Holds notes against the beginnings of lines that they have, the last of which ends them.
+fn assert_lines(notes: &str, expected: &[&str]) {
+    for words in expected {
+        assert!(notes.lines().any(|note| note.starts_with(words)), "{words}: {notes}");
+    }
+    assert_eq!(notes.lines().last(), expected.last().copied());
+}
+
 #[test]
 fn chat_answers_each_line_until_it_is_told_to_quit() {
     let lines =
@@ -33,19 +41,12 @@ fn a_full_context_is_reported_and_the_chat_continues() {
     let (status, answers, notes) = chat(&[], lines.as_bytes());
     assert_eq!(status, 1, "{notes}");
     assert_eq!(answers.lines().count(), 2, "{answers}");
-    let notes: Vec<&str> = notes.lines().collect();
-    assert!(
-        notes
-            .iter()
-            .any(|note| note
-                .starts_with("note: the conversation does not fit into the context of 1024 tokens")),
-        "{notes:?}"
-    );
-    assert!(
-        notes.contains(&"note: /forget forgets the oldest turn, /undo the last one, /reset all of them"),
-        "{notes:?}"
-    );
-    assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
+    let expected = [
+        "note: the conversation does not fit into the context of 1024 tokens",
+        "note: /forget forgets the oldest turn, /undo the last one, /reset all of them",
+        "error: 1 of the lines got no answer",
+    ];
+    assert_lines(&notes, &expected);
 }
 
 #[test]
@@ -55,14 +56,12 @@ fn drop_oldest_removes_turns_and_a_line_beyond_the_context_is_an_error() {
     let (status, answers, notes) = chat(&["--forget"], lines.as_bytes());
     assert_eq!(status, 1, "{notes}");
     assert_eq!(answers.lines().count(), 3, "{answers}");
-    let notes: Vec<&str> = notes.lines().collect();
-    assert!(notes.contains(&"note: the context is full: 1 turns were dropped"), "{notes:?}");
-    assert!(
-        notes.iter().any(|note| note
-            .starts_with("note: this line does not fit into the context of 1024 tokens even alone")),
-        "{notes:?}"
-    );
-    assert_eq!(notes.last(), Some(&"error: 1 of the lines got no answer"));
+    let expected = [
+        "note: the context is full: 1 turns were dropped",
+        "note: this line does not fit into the context of 1024 tokens even alone",
+        "error: 1 of the lines got no answer",
+    ];
+    assert_lines(&notes, &expected);
 }
 
 #[test]

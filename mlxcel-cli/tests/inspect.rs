@@ -23,10 +23,8 @@ fn architecture(name: &str) -> PathBuf {
 #[test]
 fn inspect_lists_weights_by_role_and_packing() {
     let told = answer(&fixture("storyteller-4bit"), &["--no-load"]);
-    assert_eq!(
-        (&told["model_type"], &told["layers"], &told["context"]),
-        (&json!("llama"), &json!(4), &json!(1024))
-    );
+    assert_eq!(told["model_type"], "llama");
+    assert_eq!((&told["layers"], &told["context"]), (&json!(4), &json!(1024)));
     let [share] = &told["quantization"].as_array().unwrap()[..] else { panic!("{}", told["quantization"]) };
     assert_eq!((&share["packing"], &share["bits_per_value"]), (&json!("u4/64 bf16 + bf16"), &json!(4.5)));
     let share = |key: &str| share[key].as_u64().unwrap();

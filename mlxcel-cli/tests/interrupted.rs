@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::program::files;
-use crate::support::Fixture;
+use crate::program::{Run, files};
+use crate::support::{Fixture, cache_dir};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mlxcel");
 
@@ -41,7 +41,7 @@ fn bundle() -> Writer {
 impl Writer {
     fn command(&self, out: &Path) -> Command {
         let mut command = Command::new(PROGRAM);
-        command.args(&self.arguments).arg(out).env("MLXCEL_CACHE_DIR", crate::support::cache_dir());
+        command.args(&self.arguments).arg(out).env("MLXCEL_CACHE_DIR", cache_dir());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -99,11 +99,8 @@ fn is_killed(writer: &Writer, kills: usize) {
     );
     assert!(writer.command(&out).status().unwrap().success());
     assert!(files(&out) == whole);
-    assert_eq!(
-        fs::read_dir(place.path()).unwrap().count(),
-        1,
-        "what was left behind is removed by the next run"
-    );
+    let left = fs::read_dir(place.path()).unwrap().count();
+    assert_eq!(left, 1, "what was left behind is removed by the next run");
 }
 
 #[test]
@@ -128,7 +125,7 @@ fn two_hundred_kills() {
 
 /// Runs `script` with `$0` the writer's program, `$1` a folder, and the writer's arguments behind, where it
 /// may mount; none where nobody but root may.
-fn mounted(writer: &Writer, script: &str) -> Option<Output> {
+fn mounted(writer: &Writer, script: &str) -> Option<Run> {
     let tried = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
         eprintln!("not run: this system lets nobody mount");
@@ -137,16 +134,7 @@ fn mounted(writer: &Writer, script: &str) -> Option<Output> {
     let place = tempfile::tempdir().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", script, PROGRAM]).arg(place.path()).args(&writer.arguments);
-    Some(command.env("MLXCEL_CACHE_DIR", crate::support::cache_dir()).output().unwrap())
-}
-
-/// Fails unless it ended with one line of an error that has `words`, and left nothing.
-fn refused(output: &Output, words: &str) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let line = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{line}");
-    assert!(line.starts_with("error: ") && line.lines().count() == 1 && line.contains(words), "{line}");
-    assert_eq!(text(&output.stdout), "", "something was left");
+    Some(Run::of(command.env("MLXCEL_CACHE_DIR", cache_dir())))
 }
 
 fn writers() -> Vec<Writer> {
@@ -169,7 +157,7 @@ fn a_full_disk_at_any_point_is_reported_and_leaves_no_files() {
                  code=$?; ls -A \"$at\"; exit $code"
             );
             let Some(output) = mounted(&writer, &script) else { return };
-            refused(&output, "the disk is full");
+            output.refused(1, &["the disk is full"]);
         }
     }
 }
@@ -181,7 +169,7 @@ fn a_file_size_limit_is_reported_and_leaves_no_files() {
         let script = "ulimit -f 100; at=$1; shift; \"$0\" \"$@\" \"$at/out\" >/dev/null; code=$?; ls -A \"$at\"; exit $code";
         let mut command = Command::new("sh");
         command.args(["-c", script, PROGRAM]).arg(place.path()).args(&writer.arguments);
-        refused(&command.env("MLXCEL_CACHE_DIR", crate::support::cache_dir()).output().unwrap(), "too large");
+        Run::of(command.env("MLXCEL_CACHE_DIR", cache_dir())).refused(1, &["too large"]);
     }
 }
 
@@ -191,6 +179,6 @@ fn a_read_only_disk_is_reported() {
         let script = "mount -t tmpfs -o ro none \"$1\" && at=$1 && shift && \"$0\" \"$@\" \"$at/out\" >/dev/null; \
                       code=$?; ls -A \"$at\"; exit $code";
         let Some(output) = mounted(&writer, script) else { return };
-        refused(&output, "");
+        output.refused(1, &[]);
     }
 }

@@ -29,6 +29,48 @@ fn a_quantized_checkpoint_is_a_quarter_of_the_size() {
     quantize(&arguments).refused(2, &[&format!("--out {}", out.display())]);
 }
 
+/// Whatever is the first thing that does not get a file descriptor.
+#[test]
+#[cfg(unix)]
+fn nothing_stays_where_descriptors_run_out() {
+    let mut failures = 0;
+    for limit in 4..24 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
+        shell.arg(mlxcel(&[]).get_program()).args(["quantize", "--threads", "2", "--model"]);
+        shell.arg(storyteller()).arg("--out").arg(folder.path().join("small"));
+        if !shell.output().unwrap().status.success() {
+            failures += 1;
+            let left: Vec<_> =
+                std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(left.is_empty(), "with {limit} descriptors {left:?} stay");
+        }
+    }
+    assert!((1..20).contains(&failures), "{failures} runs failed");
+}
+
+/// The work is not lost by a name that is not UTF-8.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_whose_name_is_no_text_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"small-\xff");
+    let run = |arguments: &[&str], name: &str, out: &std::path::Path| {
+        let mut program = mlxcel(arguments);
+        let written = Run::of(program.arg("--model").arg(storyteller()).arg("--out").arg(out)).json();
+        assert_eq!(written[name], out.display().to_string());
+        assert!(out.join("config.json").is_file());
+    };
+    run(&["quantize", "--json"], "out", &folder.path().join(name));
+    #[cfg(feature = "iree")]
+    {
+        let bundle = ["bundle", "--target", "stablehlo", "--context", "64", "--json"];
+        std::fs::create_dir(folder.path().join("bundles")).unwrap();
+        run(&bundle, "bundle", &folder.path().join("bundles").join(name));
+    }
+}
+
 #[test]
 fn requantizing_a_quantized_checkpoint_works_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
@@ -40,12 +82,8 @@ fn requantizing_a_quantized_checkpoint_works_with_a_note() {
     let measured = ["--perplexity", paths[2], "--context", "12", "--perplexity-tokens", "20"];
     let engine = ["--backend", "portable", "--json"];
     let written = quantize(&[&paths[..2], &mixed, &measured, &engine].concat()).json();
-    let packings: Vec<_> = written["tensors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|tensor| tensor["packing"].as_str().unwrap())
-        .collect();
+    let tensors = written["tensors"].as_array().unwrap().iter();
+    let packings: Vec<_> = tensors.map(|tensor| tensor["packing"].as_str().unwrap()).collect();
     for packing in ["u4/32 bf16 + bf16", "u6/32 bf16 + bf16", "u8/64 bf16 + bf16"] {
         assert!(packings.contains(&packing), "{packings:?}");
     }

@@ -163,7 +163,7 @@ fn output(bundle: &Path, manifest: &Manifest, seconds: f64, schedule: Option<Str
         json!({ "target": target.target, "programs": target.programs.len(), "bytes": bytes })
     });
     let mut output = json!({
-        "bundle": bundle, "model_type": manifest.model.model_type, "precision": manifest.precision,
+        "bundle": bundle.display().to_string(), "model_type": manifest.model.model_type, "precision": manifest.precision,
         "context": manifest.capacity, "sequences": manifest.sequences, "weights_included": manifest.weights_included,
         "targets": targets.collect::<Vec<_>>(), "files": manifest.files.len(),
         "file_bytes": manifest.files.iter().map(|file| file.bytes).sum::<u64>(), "seconds": seconds,

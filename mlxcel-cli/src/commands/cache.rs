@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use mlxcel_session::Error;
 use mlxcel_session::iree::cache::{Cache, CacheEntry, parse_size};
 use mlxcel_session::mlxcel_core::one_line;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::report::{Failure, expect_folder, print};
 
@@ -54,128 +54,87 @@ struct Prune {
     all: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    folder: Option<PathBuf>,
-    limit: u64,
-    entries: Vec<Entry>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    removed: Option<Removed>,
-}
-
-#[derive(Serialize)]
-struct Entry {
-    key: String,
-    bytes: u64,
-    target: String,
-    program: String,
-    compiler: String,
-    last_used: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-}
-
-#[derive(Default, Serialize)]
-struct Removed {
-    entries: usize,
-    bytes: u64,
-}
+/// An entry, and what is wrong with it, if it was verified.
+type Entry = (CacheEntry, Option<Error>);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.dir.as_deref().map_or(Ok(()), expect_folder)?;
     let cache = Cache::open(arguments.dir.as_deref())?;
-    let mut output = Output {
-        folder: cache.folder().map(PathBuf::from),
-        limit: cache.limit(),
-        entries: Vec::new(),
-        removed: None,
-    };
-    match &arguments.work {
-        None | Some(Work::List) => {}
-        Some(Work::Verify { remove }) => return verify(&cache, *remove, output, arguments.json),
-        Some(Work::Prune(prune)) => {
-            let pruned = match prune.max_size {
-                Some(bytes) => cache.prune(bytes)?,
-                None => cache.clear()?,
-            };
-            output.removed = Some(Removed { entries: pruned.entries, bytes: pruned.bytes });
-        }
+    let mut removed = None;
+    if let Some(Work::Prune(prune)) = &arguments.work {
+        let pruned = prune.max_size.map_or_else(|| cache.clear(), |bytes| cache.prune(bytes))?;
+        removed = Some((pruned.entries, pruned.bytes));
     }
-    output.entries = cache.entries()?.iter().map(|entry| Entry::new(entry, None)).collect();
-    print(arguments.json, &output, |out, output| output.write(out))
-}
-
-fn verify(cache: &Cache, remove: bool, mut output: Output, json: bool) -> Result<(), Failure> {
-    let mut removed = Removed::default();
-    let mut damaged = 0;
-    for entry in cache.entries()? {
-        let problem = cache.verify(&entry).err();
-        if problem.is_some() {
-            damaged += 1;
-            if remove {
-                cache.remove(&entry)?;
-                removed.entries += 1;
-                removed.bytes += entry.bytes;
+    let mut entries: Vec<Entry> = cache.entries()?.into_iter().map(|entry| (entry, None)).collect();
+    if let Some(Work::Verify { remove }) = arguments.work {
+        removed = remove.then_some((0, 0));
+        for (entry, problem) in &mut entries {
+            *problem = cache.verify(entry).err();
+            if let (Some(_), Some((entries, bytes))) = (&problem, &mut removed) {
+                cache.remove(entry)?;
+                *entries += 1;
+                *bytes += entry.bytes;
             }
         }
-        output.entries.push(Entry::new(&entry, problem.as_ref()));
     }
-    output.removed = remove.then_some(removed);
-    let count = output.entries.len();
-    print(json, &output, |out, output| output.write(out))?;
+    print(arguments.json, &json(&cache, &entries, removed), |out, _| write(out, &cache, &entries, removed))?;
+    let damaged = entries.iter().filter(|(_, problem)| problem.is_some()).count();
     if damaged > 0 {
-        return Err(Failure::Finding(format!("{damaged} of {count} programs are corrupt")));
+        return Err(Failure::Finding(format!("{damaged} of {} programs are corrupt", entries.len())));
     }
     Ok(())
 }
 
-impl Entry {
-    fn new(entry: &CacheEntry, problem: Option<&Error>) -> Self {
-        Self {
-            key: entry.key.clone(),
-            bytes: entry.bytes,
-            target: entry.target.clone(),
-            program: entry.program.clone(),
-            compiler: entry.compiler.clone(),
-            last_used: entry.last_used.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            problem: problem.map(|error| one_line(error)),
+/// What `--json` prints.
+fn json(cache: &Cache, entries: &[Entry], removed: Option<(usize, u64)>) -> Value {
+    let entries = entries.iter().map(|(entry, problem)| {
+        let last_used = entry.last_used.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut entry = json!({
+            "key": entry.key, "bytes": entry.bytes, "target": entry.target, "program": entry.program,
+            "compiler": entry.compiler, "last_used": last_used,
+        });
+        if let Some(problem) = problem {
+            entry["problem"] = one_line(problem).into();
         }
+        entry
+    });
+    let folder = cache.folder().map(|folder| folder.display().to_string());
+    let mut output =
+        json!({ "folder": folder, "limit": cache.limit(), "entries": entries.collect::<Vec<_>>() });
+    if let Some((entries, bytes)) = removed {
+        output["removed"] = json!({ "entries": entries, "bytes": bytes });
     }
-
-    /// Whether it is weights that a model was given as programs take them, and not a program.
-    fn is_weights(&self) -> bool {
-        self.program.starts_with("weights of ")
-    }
-
-    fn age(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.last_used)).unwrap_or_default()
-    }
+    output
 }
 
-impl Output {
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let known = |text: &str| if text.is_empty() { "?".to_owned() } else { text.to_owned() };
-        for entry in &self.entries {
-            let (size, age) = (in_units(entry.bytes), in_words(entry.age()));
-            writeln!(out, "{size:>9}  {age:>8}  {}  {}", known(&entry.target), known(&entry.program))?;
-            if let Some(problem) = &entry.problem {
-                writeln!(out, "           damaged: {problem}")?;
-            }
+fn write(
+    out: &mut impl Write,
+    cache: &Cache,
+    entries: &[Entry],
+    removed: Option<(usize, u64)>,
+) -> io::Result<()> {
+    let known = |text: &str| if text.is_empty() { "?".to_owned() } else { text.to_owned() };
+    for (entry, problem) in entries {
+        let age = SystemTime::now().duration_since(entry.last_used).unwrap_or_default();
+        let (size, age) = (in_units(entry.bytes), in_words(age));
+        writeln!(out, "{size:>9}  {age:>8}  {}  {}", known(&entry.target), known(&entry.program))?;
+        if let Some(problem) = problem {
+            writeln!(out, "           damaged: {}", one_line(problem))?;
         }
-        if let Some(Removed { entries, bytes }) = self.removed {
-            writeln!(out, "removed {entries} programs, {}", in_units(bytes))?;
-        }
-        let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
-        let weights = self.entries.iter().filter(|entry| entry.is_weights()).count();
-        let kept = match weights {
-            0 => String::new(),
-            weights => format!(" and weights of {weights} models"),
-        };
-        let folder = self.folder.as_ref().map_or("no folder".into(), |folder| folder.display().to_string());
-        let (count, limit) = (self.entries.len() - weights, in_units(self.limit));
-        writeln!(out, "{count} programs{kept}, {} of {limit} in {folder}", in_units(bytes))
     }
+    if let Some((entries, bytes)) = removed {
+        writeln!(out, "removed {entries} programs, {}", in_units(bytes))?;
+    }
+    let bytes = entries.iter().map(|(entry, _)| entry.bytes).sum();
+    // Weights that a model was given as programs take them are no programs.
+    let weights = entries.iter().filter(|(entry, _)| entry.program.starts_with("weights of ")).count();
+    let kept = match weights {
+        0 => String::new(),
+        weights => format!(" and weights of {weights} models"),
+    };
+    let folder = cache.folder().map_or("no folder".into(), |folder| folder.display().to_string());
+    let (count, limit) = (entries.len() - weights, in_units(cache.limit()));
+    writeln!(out, "{count} programs{kept}, {} of {limit} in {folder}", in_units(bytes))
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -171,7 +171,6 @@ impl Chat {
         &mut self.branches[self.current]
     }
 
-    /// Answers a line.
     fn say(&mut self, line: &str) -> Result<(), Failure> {
         self.sampling.draw_seed(&mut self.options.sampling);
         let options = self.options.clone();
@@ -334,13 +333,9 @@ impl Chat {
     }
 
     fn history(&mut self) -> Result<(), Failure> {
-        let lines: Vec<_> = self
-            .conversation()
-            .messages()
-            .iter()
-            .map(|message| format!("{}: {}", message.role, message.content))
-            .collect();
-        show(&lines.join("\n"))
+        let messages = self.conversation().messages().iter();
+        let lines = messages.map(|message| format!("{}: {}", message.role, message.content));
+        show(&lines.collect::<Vec<_>>().join("\n"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use clap::Args;
 use mlxcel_session::iree::devices::{DeviceInfo, list};
 use mlxcel_session::mlxcel_core::one_line;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::report::{Failure, own_features, print};
 
@@ -22,74 +22,52 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    devices: Vec<Device>,
+/// A device as `--json` prints it.
+fn json(info: &DeviceInfo) -> Value {
+    json!({
+        "device": info.device, "name": info.name, "kind": info.kind.to_string(), "memory_bytes": info.memory_bytes,
+        "element_types": info.element_types, "subgroup_sizes": info.subgroup_sizes, "target": info.target,
+        "is_default": info.is_default, "unusable": unusable(info),
+    })
 }
 
-#[derive(Serialize)]
-struct Device {
-    device: String,
-    name: String,
-    kind: String,
-    memory_bytes: Option<u64>,
-    element_types: Vec<&'static str>,
-    subgroup_sizes: Option<(u32, u32)>,
-    target: Option<String>,
-    is_default: bool,
-    unusable: Option<String>,
+/// Why a device cannot be used.
+fn unusable(info: &DeviceInfo) -> Option<String> {
+    info.unusable.as_ref().map(|error| own_features(&one_line(error)))
 }
 
-impl From<DeviceInfo> for Device {
-    fn from(info: DeviceInfo) -> Self {
-        Self {
-            device: info.device,
-            name: info.name,
-            kind: info.kind.to_string(),
-            memory_bytes: info.memory_bytes,
-            element_types: info.element_types,
-            subgroup_sizes: info.subgroup_sizes,
-            target: info.target,
-            is_default: info.is_default,
-            unusable: info.unusable.as_ref().map(|error| own_features(&one_line(error))),
-        }
+/// A few lines: what it is, what it has, and what stands against it.
+fn describe(info: &DeviceInfo) -> String {
+    let mut text = info.device.clone();
+    if !info.name.is_empty() {
+        // Writing to a string does not fail.
+        let _ = write!(text, "  {} ({})", info.name, info.kind);
     }
-}
-
-impl Device {
-    /// A few lines: what it is, what it has, and what stands against it.
-    fn describe(&self) -> String {
-        let mut text = self.device.clone();
-        if !self.name.is_empty() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "  {} ({})", self.name, self.kind);
-        }
-        if self.is_default {
-            text.push_str(", default");
-        }
-        if let Some(bytes) = self.memory_bytes {
-            let _ = write!(text, "\n    {} MiB", bytes >> 20);
-        }
-        if !self.element_types.is_empty() {
-            let _ = write!(text, "\n    element types {}", self.element_types.join(", "));
-        }
-        if let Some((least, most)) = self.subgroup_sizes {
-            let _ = write!(text, "\n    subgroups of {least} to {most}");
-        }
-        if let Some(target) = &self.target {
-            let _ = write!(text, "\n    target {target}");
-        }
-        if let Some(reason) = &self.unusable {
-            let _ = write!(text, "\n    cannot be used: {reason}");
-        }
-        text
+    if info.is_default {
+        text.push_str(", default");
     }
+    if let Some(bytes) = info.memory_bytes {
+        let _ = write!(text, "\n    {} MiB", bytes >> 20);
+    }
+    if !info.element_types.is_empty() {
+        let _ = write!(text, "\n    element types {}", info.element_types.join(", "));
+    }
+    if let Some((least, most)) = info.subgroup_sizes {
+        let _ = write!(text, "\n    subgroups of {least} to {most}");
+    }
+    if let Some(target) = &info.target {
+        let _ = write!(text, "\n    target {target}");
+    }
+    if let Some(reason) = unusable(info) {
+        let _ = write!(text, "\n    cannot be used: {reason}");
+    }
+    text
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let devices = list().into_iter().map(Device::from).collect();
-    print(arguments.json, &Output { devices }, |out, Output { devices }| {
-        devices.iter().try_for_each(|device| writeln!(out, "{}", device.describe()))
+    let devices = list();
+    let output = json!({ "devices": devices.iter().map(json).collect::<Vec<_>>() });
+    print(arguments.json, &output, |out, _| {
+        devices.iter().try_for_each(|device| writeln!(out, "{}", describe(device)))
     })
 }

@@ -165,7 +165,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// What to continue.
 enum Prompt {
     Text(String),
     Tokens(Vec<TokenId>),
@@ -281,7 +280,6 @@ fn start(
     Ok(model.chat(&messages, &options)?)
 }
 
-/// What the text has to be.
 fn grammar(arguments: &Arguments) -> Result<Option<Grammar>, Failure> {
     Ok(if let Some(path) = &arguments.json_schema {
         let schema: serde_json::Value = serde_json::from_str(&input::file(path)?)
@@ -339,6 +337,7 @@ fn print_json(
     let info = model.info();
     let usage = stream.usage();
     let seconds = |duration: Duration| duration.as_secs_f64();
+    let top = stream.top_logprobs().iter().filter(|top| !top.is_empty());
     let output = Output {
         backend: &info.backend,
         model_type: &info.model_type,
@@ -360,12 +359,7 @@ fn print_json(
         memory_bytes: info.weight_bytes + stream.stats().kv_bytes,
         sampling: sampling.active_fields().to_string(),
         seed: sampling.seed,
-        top_logprobs: stream
-            .top_logprobs()
-            .iter()
-            .filter(|top| !top.is_empty())
-            .map(|top| top.iter().map(Likely::from).collect())
-            .collect(),
+        top_logprobs: top.map(|top| top.iter().map(Likely::from).collect()).collect(),
         profile: engine.take_profile().map(|(_, value)| value).transpose().map_err(io::Error::from)?,
     };
     let mut out = io::stdout().lock();

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use clap::Args;
 use mlxcel_models::Checkpoint;
-use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge};
+use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, merge};
 use mlxcel_session::LoadOptions;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::adapters;
 use crate::model::find;
-use crate::progress::{Progress, Work};
+use crate::progress::Progress;
 use crate::report::{Failure, expect_new, print};
 
 /// Write a copy of a model with a LoRA adapter merged into its weights
@@ -55,17 +55,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    out: PathBuf,
-    tensors: Vec<String>,
-    files: usize,
-    resumed: usize,
-    bytes: u64,
-    seconds: f64,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_new(&arguments.out, "choose another folder, or remove it first")?;
     let progress = Progress::new();
@@ -73,11 +62,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (model, adapter) =
         (find("--model", &arguments.model, &load)?, adapters::find(&arguments.adapter, &load)?);
     let started = Instant::now();
-    let shown = progress.clone();
-    let mut write = WriteOptions::default()
-        .with_restart(arguments.restart)
-        .with_progress(move |done, total| shown.show_written(Work::Merging, done, total));
-    write.threads = arguments.threads;
+    let bar = "{spinner} merging {bar:30} {bytes}/{total_bytes} {elapsed}";
+    let write = progress.write_options(bar, arguments.restart, arguments.threads);
     let mut options = MergeOptions::default().with_write(write);
     options.weights = match arguments.bits {
         Some(bits) => MergedWeights::Packed(QuantizeOptions::new(bits, arguments.group_size.unwrap_or(64))),
@@ -88,17 +74,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .and_then(|checkpoint| merge(&checkpoint, adapter, &arguments.out, &options));
     progress.close();
     let merged = merged?;
-    let output = Output {
-        out: arguments.out.clone(),
-        tensors: merged.tensors,
-        files: merged.files,
-        resumed: merged.resumed,
-        bytes: merged.bytes,
-        seconds: started.elapsed().as_secs_f64(),
-    };
-    print(arguments.json, &output, |out, Output { out: folder, tensors, bytes, seconds, .. }| {
-        let (count, megabytes) = (tensors.len(), *bytes as f64 / 1e6);
-        let folder = folder.display();
+    let (folder, seconds) = (arguments.out.display(), started.elapsed().as_secs_f64());
+    let output = json!({
+        "out": folder.to_string(), "tensors": merged.tensors, "files": merged.files, "resumed": merged.resumed,
+        "bytes": merged.bytes, "seconds": seconds,
+    });
+    print(arguments.json, &output, |out, _| {
+        let (count, megabytes) = (merged.tensors.len(), merged.bytes as f64 / 1e6);
         writeln!(out, "{folder}: {count} matrices changed, {megabytes:.1} MB, in {seconds:.1} s")
     })
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::engine::{self, EngineChoice};
 use crate::inspection::{EngineAnswer, Inspection};
 use crate::progress::Progress;
-use crate::report::{Failure, expect_folder, print};
+use crate::report::{Failure, expect_folder, print, shown};
 
 /// List the models in the Hugging Face cache: family, size, packing, and whether engines run them
 ///
@@ -46,22 +46,23 @@ pub(crate) struct Arguments {
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Output {
+    #[serde(serialize_with = "shown")]
     folder: PathBuf,
     models: Vec<Listed>,
 }
 
 /// A model in the cache.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Listed {
     name: String,
     commit: String,
+    #[serde(serialize_with = "shown")]
     path: PathBuf,
     bytes: u64,
     /// The files that it lacks.
     missing: Vec<String>,
     #[serde(flatten)]
     network: Option<Network>,
-    /// The rank of the adapter that it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     adapter_rank: Option<usize>,
     /// Why it is not supported.
@@ -71,7 +72,6 @@ struct Listed {
     engines: Vec<EngineAnswer>,
 }
 
-/// What a model is.
 #[derive(Serialize)]
 struct Network {
     model_type: String,
@@ -120,11 +120,7 @@ impl Listed {
             commit: snapshot.commit.clone(),
             path: snapshot.folder.clone(),
             bytes: snapshot.bytes,
-            missing: Vec::new(),
-            network: None,
-            adapter_rank: None,
-            error: None,
-            engines: Vec::new(),
+            ..Self::default()
         };
         let found = match cache.find(name) {
             Ok(Some(found)) => found,
@@ -160,7 +156,6 @@ impl Listed {
         Ok(listed)
     }
 
-    /// What it is, in a line.
     fn description(&self) -> String {
         match (&self.network, self.adapter_rank, &self.error) {
             _ if !self.missing.is_empty() => format!("incomplete: without {}", self.missing.join(", ")),

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use mlxcel_models::Checkpoint;
 use mlxcel_quantize::{
-    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, WriteOptions, quantize,
+    Mode, Override, QuantizeOptions, Quantized, QuantizedModule, Recipe, Scheme, quantize,
 };
 use mlxcel_session::{LoadOptions, Model, ModelSource, ScoreOptions};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::engine::EngineChoice;
 use crate::input;
 use crate::model::find;
 use crate::numbers::positive;
-use crate::progress::{Progress, Work};
+use crate::progress::Progress;
 use crate::report::{self, Failure, expect_new};
 
 /// Quantize a checkpoint as MLX does: packed values with a scale, and in the affine mode a bias, for each
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Quantization mode: affine, mxfp4, mxfp8, nvfp4
-    #[arg(long, value_name = "NAME", default_value = "affine", value_parser = modes())]
+    #[arg(long, value_name = "NAME", default_value = "affine", value_parser = PossibleValuesParser::new(Mode::ALL.map(Mode::name)))]
     mode: String,
     /// Bits per weight: 2, 3, 4, 5, 6 or 8; defaults to 4, or the bits of the mode or recipe
     #[arg(long, value_name = "N", conflicts_with = "recipe")]
@@ -92,13 +92,10 @@ fn window(text: &str) -> Result<usize, String> {
     tokens.ok_or_else(|| "it must be a whole number of at least 2".to_owned())
 }
 
-fn modes() -> PossibleValuesParser {
-    PossibleValuesParser::new(Mode::ALL.map(Mode::name))
-}
-
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Output {
+    #[serde(serialize_with = "report::shown")]
     out: PathBuf,
     modules: usize,
     kept: usize,
@@ -140,11 +137,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = find("--model", &arguments.model, &progress.watch(LoadOptions::default()))?;
     let before = text.as_deref().map(|text| arguments.score(&model, text)).transpose()?;
     let started = Instant::now();
-    let shown = progress.clone();
-    let mut write = WriteOptions::default()
-        .with_restart(arguments.restart)
-        .with_progress(move |done, total| shown.show_written(Work::Quantizing, done, total));
-    write.threads = arguments.threads;
+    let bar = "{spinner} quantizing {bar:30} {bytes}/{total_bytes} {elapsed}";
+    let write = progress.write_options(bar, arguments.restart, arguments.threads);
     let options = arguments.options().with_write(write);
     let written = Checkpoint::from_source(&model)
         .and_then(|checkpoint| quantize(&checkpoint, &arguments.out, &options));

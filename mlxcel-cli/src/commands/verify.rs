@@ -11,6 +11,7 @@ use mlxcel_conformance::{Comparison, Differential, Tolerance, Trace, TraceStep};
 use mlxcel_session::mlxcel_core::Model;
 use mlxcel_session::{LoadOptions, ModelSource, Precision, TokenId, Tokenizer};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::engine::{EngineChoice, names, path};
 use crate::model::{SourceArguments, refuse_encoder};
@@ -61,27 +62,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Output {
-    model_type: String,
-    vocabulary: usize,
-    precision: &'static str,
-    prompts: usize,
-    tokens: usize,
-    reference: String,
-    skipped: Option<String>,
-    engines: Vec<Compared>,
-}
-
-/// An engine against the reference.
-#[derive(Serialize)]
-struct Compared {
-    engine: String,
-    agrees: bool,
-    report: String,
-}
-
 /// The default prompts: prose, code, numbers, and a text longer than a prefill chunk.
 const PROMPTS: [&str; 4] = [
     "Tell me a story about a fox named Pip.",
@@ -108,24 +88,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Answer::NotAsked(why) => (engines[0].0.clone(), Some(why.clone())),
     };
     let info = first.info();
-    let mut output = Output {
-        model_type: info.model_type.clone(),
-        vocabulary: info.vocabulary_size,
-        precision: info.precision.as_str(),
-        prompts: prompts.len(),
-        tokens: steps,
-        reference,
-        skipped,
-        engines: Vec::new(),
-    };
     let mut out = io::stdout().lock();
     if !arguments.json {
-        output.print_head(&mut out)?;
+        let (vocabulary, precision) = (info.vocabulary_size, info.precision.as_str());
+        let (model_type, prompts) = (&info.model_type, prompts.len());
+        writeln!(
+            out,
+            "{model_type}, vocabulary {vocabulary}, precision {precision}, {prompts} prompts, {steps} tokens each"
+        )?;
+        if let Some(why) = &skipped {
+            writeln!(out, "transformers was skipped: {why}")?;
+        }
     }
     let (traces, followers) = match answer {
         Answer::Traces(traces) => (traces, &engines[..]),
         Answer::NotAsked(_) if engines.len() == 1 => {
-            let alone = format!("there is no second engine to compare {} with", output.reference);
+            let alone = format!("there is no second engine to compare {reference} with");
             return Err(Failure::Usage(alone));
         }
         Answer::NotAsked(_) => {
@@ -133,43 +111,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             (traces.collect::<Result<_, _>>()?, &engines[1..])
         }
     };
+    let (mut engines_told, mut disagreeing) = (Vec::new(), Vec::new());
     for (name, model) in followers {
         let compared = prompts.iter().zip(&traces).map(|(prompt, trace)| {
             Ok(Comparison::new(trace, &Trace::along(&**model, prompt, &trace.tokens())?, &tolerance))
         });
         let compared = compared.collect::<Result<_, mlxcel_session::Error>>()?;
-        let report = Differential::new(output.reference.clone(), name.clone(), tolerance, compared);
+        let report = Differential::new(reference.clone(), name.clone(), tolerance, compared);
         progress.close();
         let (agrees, report) = (report.passed(), report.to_string());
         if !arguments.json {
             writeln!(out, "\n{report}")?;
         }
-        output.engines.push(Compared { engine: name.clone(), agrees, report });
+        disagreeing.extend((!agrees).then_some(name.as_str()));
+        engines_told.push(json!({ "engine": name, "agrees": agrees, "report": report }));
     }
     if arguments.json {
+        let output = json!({
+            "model_type": info.model_type, "vocabulary": info.vocabulary_size, "precision": info.precision.as_str(),
+            "prompts": prompts.len(), "tokens": steps, "reference": reference, "skipped": skipped,
+            "engines": engines_told,
+        });
         json_line(&mut out, &output)?;
     }
     out.flush()?;
-    let disagreeing = output.engines.iter().filter(|engine| !engine.agrees);
-    let disagreeing: Vec<_> = disagreeing.map(|engine| engine.engine.as_str()).collect();
     if disagreeing.is_empty() {
         return Ok(());
     }
-    Err(Failure::Finding(format!("{} and {} disagree", disagreeing.join(", "), output.reference)))
-}
-
-impl Output {
-    fn print_head(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { model_type, vocabulary, precision, prompts, tokens, .. } = self;
-        writeln!(
-            out,
-            "{model_type}, vocabulary {vocabulary}, precision {precision}, {prompts} prompts, {tokens} tokens each"
-        )?;
-        match &self.skipped {
-            Some(why) => writeln!(out, "transformers was skipped: {why}"),
-            None => Ok(()),
-        }
-    }
+    Err(Failure::Finding(format!("{} and {} disagree", disagreeing.join(", "), reference)))
 }
 
 /// An engine by name, with the model that it has loaded.
@@ -337,13 +306,9 @@ fn transformers(
     let Some(program) = arguments.python.clone().or_else(python) else {
         return refusal("there is no python3 in the folders of PATH".to_owned());
     };
-    let child = Command::new(&program)
-        .args(["-c", SCRIPT])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = match child {
+    let mut command = Command::new(&program);
+    command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return refusal(format!("{} was not started: {error}", program.display())),
     };

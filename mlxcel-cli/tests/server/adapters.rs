@@ -14,7 +14,6 @@ fn write(folder: &Path, seed: u64) {
     write_adapter(folder, &queries.map(|module| (module, 192, 192)), 2, 1.0, seed);
 }
 
-/// The text of a model.
 fn text(server: &Server, model: &str) -> String {
     let body = json!({ "model": model, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true });
     let answer = server.answer("/v1/completions", &body);

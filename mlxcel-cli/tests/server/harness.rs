@@ -16,13 +16,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mlxcel"))
-            .arg("serve")
-            .args(["--backend", "portable", "--port", "0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlxcel"));
+        command.args(["serve", "--backend", "portable", "--port", "0"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://").unwrap().to_owned();
@@ -81,7 +77,6 @@ impl Server {
         self.ask("GET", path, "", "")
     }
 
-    /// A chat of `tokens` tokens.
     pub(crate) fn chat(&self, tokens: usize, stream: bool) -> TcpStream {
         let question = json!([{ "role": "user", "content": "Tell me a story about a fox named Pip." }]);
         let body = json!({

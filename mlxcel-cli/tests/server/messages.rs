@@ -6,6 +6,13 @@ use crate::server::harness::{Server, answers};
 
 const QUESTION: &str = "Tell me a story about a fox named Pip.";
 
+/// The schema of a city, which is Oslo.
+fn schema() -> Value {
+    json!({
+        "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false,
+    })
+}
+
 fn ask(server: &Server, body: &Value) -> (u16, Value) {
     server.post("/v1/messages", body)
 }
@@ -67,15 +74,11 @@ fn messages_say_what_a_chat_says_whole_and_in_events() {
         });
         let (status, whole) = ask(&server, &body);
         assert_eq!((status, &whole["content"][0]["text"]), (200, &chat["content"]), "{whole}");
-        assert_eq!(
-            (&whole["stop_reason"], &whole["usage"]["output_tokens"]),
-            (&json!("max_tokens"), &json!(20))
-        );
+        assert_eq!(whole["stop_reason"], "max_tokens");
+        assert_eq!(whole["usage"]["output_tokens"], 20);
         let events = events(&server, &body);
-        assert_eq!(
-            (&events[0]["type"], &events.last().unwrap()["type"]),
-            (&json!("message_start"), &json!("message_stop"))
-        );
+        assert_eq!(events[0]["type"], "message_start");
+        assert_eq!(events.last().unwrap()["type"], "message_stop");
         let mut streamed = joined(&events);
         streamed["id"] = whole["id"].clone();
         assert_eq!(streamed, whole);
@@ -100,10 +103,7 @@ fn messages_end_at_stop_sequences_and_go_on_where_the_assistant_began() {
 #[test]
 fn messages_call_tools_and_read_their_results() {
     let server = Server::start(&[]);
-    let schema = json!({
-        "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false,
-    });
-    let tool = json!({ "name": "weather", "description": "The weather", "input_schema": schema });
+    let tool = json!({ "name": "weather", "description": "The weather", "input_schema": schema() });
     let body = json!({
         "max_tokens": 200, "temperature": 0, "system": [{ "type": "text", "text": "Be short." }], "tools": [tool],
         "tool_choice": { "type": "tool", "name": "weather", "disable_parallel_tool_use": true },
@@ -119,61 +119,41 @@ fn messages_call_tools_and_read_their_results() {
     let (status, whole) = ask(&server, &body);
     assert_eq!((status, &whole["stop_reason"]), (200, &json!("tool_use")), "{whole}");
     let call = &whole["content"][0];
-    assert_eq!(
-        (&call["type"], &call["name"], &call["input"]),
-        (&json!("tool_use"), &json!("weather"), &json!({ "city": "Oslo" }))
-    );
+    let expected =
+        json!({ "type": "tool_use", "id": call["id"], "name": "weather", "input": { "city": "Oslo" } });
+    assert_eq!(*call, expected);
     let streamed = joined(&events(&server, &body));
-    assert_eq!(
-        (&streamed["content"][0]["input"], &streamed["stop_reason"]),
-        (&call["input"], &whole["stop_reason"])
-    );
+    assert_eq!(streamed["content"][0]["input"], call["input"]);
+    assert_eq!(streamed["stop_reason"], "tool_use");
 }
 
 #[test]
 fn errors_of_messages_have_their_own_format() {
     let server = Server::start(&["--api-key", "secret"]);
     let messages = json!([{ "role": "user", "content": "x" }]);
+    let unknown = json!({ "messages": messages, "max_tokens": 1, "unknown": 1 });
+    let other = json!({ "messages": messages, "max_tokens": 1, "model": "other" });
     for (key, body, status, kind) in [
         ("wrong", json!({}), 401, "authentication_error"),
         ("secret", json!({}), 400, "invalid_request_error"),
         ("secret", json!({ "messages": messages }), 400, "invalid_request_error"),
-        (
-            "secret",
-            json!({ "messages": messages, "max_tokens": 1, "unknown": 1 }),
-            400,
-            "invalid_request_error",
-        ),
-        (
-            "secret",
-            json!({ "messages": messages, "max_tokens": 1, "model": "other" }),
-            404,
-            "not_found_error",
-        ),
+        ("secret", unknown, 400, "invalid_request_error"),
+        ("secret", other, 404, "not_found_error"),
     ] {
         let headers = format!("x-api-key: {key}\r\n");
         let (found, text) = server.ask("POST", "/v1/messages", &headers, &body.to_string());
         let error: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(
-            (found, &error["type"], &error["error"]["type"]),
-            (status, &json!("error"), &json!(kind)),
-            "{text}"
-        );
-        assert!(error["error"]["message"].is_string(), "{text}");
+        assert_eq!((found, &error["error"]["type"]), (status, &json!(kind)), "{text}");
+        assert!(error["type"] == "error" && error["error"]["message"].is_string(), "{text}");
     }
 }
 
 #[test]
 fn messages_follow_the_schema_of_their_output_format() {
     let server = Server::start(&[]);
-    let schema = json!({
-        "type": "object", "properties": { "city": { "enum": ["Oslo"] } }, "required": ["city"], "additionalProperties": false,
-    });
-    let config = json!({ "effort": "low", "format": { "type": "json_schema", "schema": schema } });
+    let config = json!({ "effort": "low", "format": { "type": "json_schema", "schema": schema() } });
     let messages = json!([{ "role": "user", "content": "Where?" }]);
-    let (status, answer) = ask(
-        &server,
-        &json!({ "max_tokens": 50, "messages": messages, "output_config": config, "speed": "fast" }),
-    );
+    let body = json!({ "max_tokens": 50, "messages": messages, "output_config": config, "speed": "fast" });
+    let (status, answer) = ask(&server, &body);
     assert_eq!((status, &answer["content"][0]["text"]), (200, &json!("{\"city\": \"Oslo\"}")), "{answer}");
 }

@@ -5,7 +5,8 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use mlxcel_session::ErrorKind;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::report::Failure;
 
@@ -106,10 +107,8 @@ impl Sink<'_> {
     }
 
     /// Writes an answer at once, for an interrupted run to be resumed after it.
-    pub(super) fn write(&mut self, answer: &impl Serialize) -> Result<(), Failure> {
-        let mut line = serde_json::to_vec(answer).map_err(io::Error::from)?;
-        line.push(b'\n');
-        let written = self.out.write_all(&line).and_then(|()| self.out.flush());
+    pub(super) fn write(&mut self, answer: &Value) -> Result<(), Failure> {
+        let written = self.out.write_all(format!("{answer}\n").as_bytes()).and_then(|()| self.out.flush());
         written.map_err(|error| match self.path {
             Some(path) => Failure::Finding(format!("write {}: {error}", path.display())),
             None => Failure::Output(error),

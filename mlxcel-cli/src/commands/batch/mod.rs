@@ -11,7 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use mlxcel_session::mlxcel_core::one_line;
 use mlxcel_session::{Completion, Engine, LoadOptions, Options, PrefixCache, Result as ModelResult};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::model::ModelArguments;
 use crate::numbers::positive;
@@ -57,37 +57,14 @@ pub(crate) struct Arguments {
 }
 
 /// What is written for a prompt.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Answer {
-    Text {
-        index: usize,
-        text: String,
-        finish_reason: &'static str,
-        prompt_tokens: usize,
-        reused_tokens: usize,
-        generated_tokens: usize,
-    },
-    Failed {
-        index: usize,
-        error: String,
-        kind: &'static str,
-    },
-}
-
-impl Answer {
-    fn of(index: usize, completion: ModelResult<Completion>) -> Self {
-        match completion {
-            Ok(Completion { text, finish_reason, usage, .. }) => Self::Text {
-                index,
-                text,
-                finish_reason: finish_reason.as_str(),
-                prompt_tokens: usage.prompt_tokens,
-                reused_tokens: usage.reused_tokens,
-                generated_tokens: usage.generated_tokens,
-            },
-            Err(error) => Self::Failed { index, error: one_line(&error), kind: error.kind().as_str() },
-        }
+fn answer(index: usize, completion: ModelResult<Completion>) -> Value {
+    match completion {
+        Ok(Completion { text, finish_reason, usage, .. }) => json!({
+            "index": index, "text": text, "finish_reason": finish_reason.as_str(),
+            "prompt_tokens": usage.prompt_tokens, "reused_tokens": usage.reused_tokens,
+            "generated_tokens": usage.generated_tokens,
+        }),
+        Err(error) => json!({ "index": index, "error": one_line(&error), "kind": error.kind().as_str() }),
     }
 }
 
@@ -122,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     for (index, (_, completion)) in (done..).zip(completions) {
         succeeded += usize::from(completion.is_ok());
-        sink.write(&Answer::of(index, completion))?;
+        sink.write(&answer(index, completion))?;
         bar.inc(1);
     }
     bar.finish_and_clear();

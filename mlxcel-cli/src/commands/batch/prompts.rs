@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 use crate::input;
 use crate::report::Failure;
 
-/// A line of the file.
 pub(super) enum Line {
     Prompt(String),
     Messages(Vec<Message>),
