@@ -14,9 +14,15 @@ fn script(name: &str) -> PathBuf {
 
 /// The worker of a program for Python; `python` imports that program from `packages`.
 fn worker(python: &str, packages: &Path, name: &str) -> Command {
+    let mut command = own_worker(python, name);
+    command.env("PYTHONPATH", packages).env("PYTHONNOUSERSITE", "1");
+    command
+}
+
+/// The same of a program that `python` has.
+fn own_worker(python: &str, name: &str) -> Command {
     let mut command = Command::new(python);
-    command.arg(script(&format!("{name}/worker.py"))).env("PYTHONPATH", packages);
-    command.env("PYTHONNOUSERSITE", "1");
+    command.arg(script(&format!("{name}/worker.py")));
     command
 }
 
@@ -49,6 +55,23 @@ pub(crate) fn openvino(python: &str, packages: &Path, folder: &Path, threads: us
 
 /// Has OpenVINO GenAI convert the GGUF file `from` to an OpenVINO model in the folder `to`, if missing.
 pub(crate) fn convert_to_openvino(python: &str, packages: &Path, from: &Path, to: &Path) -> Result<()> {
+    converted("OpenVINO GenAI", worker(python, packages, "openvino"), from, to)
+}
+
+/// ONNX Runtime GenAI with the model in `folder`.
+pub(crate) fn onnxruntime(python: &str, folder: &Path, threads: usize) -> Command {
+    let mut command = own_worker(python, "onnxruntime-genai");
+    command.arg("serve").arg(folder).arg(threads.to_string());
+    command
+}
+
+/// Has ONNX Runtime GenAI build a model of `checkpoint` in the folder `to`, if missing.
+pub(crate) fn convert_to_onnxruntime(python: &str, checkpoint: &Path, to: &Path) -> Result<()> {
+    converted("ONNX Runtime GenAI", own_worker(python, "onnxruntime-genai"), checkpoint, to)
+}
+
+/// Has `program`, by its worker, convert `from` to a model in the folder `to`, if missing.
+fn converted(program: &str, mut worker: Command, from: &Path, to: &Path) -> Result<()> {
     if to.is_dir() {
         return Ok(());
     }
@@ -56,14 +79,13 @@ pub(crate) fn convert_to_openvino(python: &str, packages: &Path, from: &Path, to
     // Renamed once complete.
     let incoming = to.with_extension("incoming");
     std::fs::create_dir_all(&incoming).with_context(|| format!("creating {}", incoming.display()))?;
-    let mut command = worker(python, packages, "openvino");
-    command.arg("convert").args([from, incoming.as_path()]);
-    let output = command.output().with_context(|| format!("starting {python}"))?;
+    worker.arg("convert").args([from, incoming.as_path()]);
+    let output = worker.output().with_context(|| format!("starting {}", worker.get_program().display()))?;
     if !output.status.success() {
         std::fs::remove_dir_all(&incoming).with_context(|| format!("removing {}", incoming.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         let reason = said.trim_end().lines().next_back().unwrap_or_default();
-        bail!("OpenVINO GenAI did not read {}: {reason}", from.display());
+        bail!("{program} did not read {}: {reason}", from.display());
     }
     std::fs::rename(&incoming, to).with_context(|| format!("naming {}", to.display()))
 }

@@ -329,6 +329,18 @@ impl Common<'_> {
         Ok(Entry { weights: Some(weights), ..Entry::new(result, effort(&kind), command) })
     }
 
+    /// ONNX Runtime GenAI with a model in 4 bits, which it builds once.
+    pub(super) fn onnxruntime(&self, python: &str) -> Result<Entry> {
+        let folder = self.checkpoint.join("onnxruntime-int4");
+        peers::convert_to_onnxruntime(python, self.checkpoint, &folder)?;
+        let weights = folder.join("model.onnx.data");
+        let mut result = self.peer("ONNX Runtime", Program::OnnxRuntime, "int4", self.stored_bits(&weights)?);
+        result.arithmetic = Some(Arithmetic::Bytes);
+        let (python, threads) = (python.to_owned(), self.threads);
+        let command = move || peers::onnxruntime(&python, &folder, threads);
+        Ok(Entry { weights: Some(weights), ..Entry::new(result, effort("int4"), command) })
+    }
+
     pub(super) fn candle(&self, program: &Path, which: Candle) -> Result<Entry> {
         let shapes = self.shapes;
         if shapes.experts.is_some() {

@@ -52,6 +52,9 @@ pub(crate) struct Arguments {
     /// same types; by default it is not measured
     #[arg(long, requires = "llama_cpp")]
     openvino: Option<PathBuf>,
+    /// The Python that has ONNX Runtime GenAI, torch and transformers; by default it is not measured
+    #[arg(long, value_name = "PYTHON")]
+    onnxruntime: Option<String>,
     /// The worker that runs candle; by default it is not measured
     #[arg(long)]
     candle: Option<PathBuf>,
@@ -324,6 +327,9 @@ fn entries(common: &Common<'_>, arguments: &Arguments, absent: &mut Vec<(String,
                 add(format!("mlxcel {kind}.gguf {precision}"), entry);
             }
         }
+    }
+    if let Some(python) = &arguments.onnxruntime {
+        add("ONNX Runtime int4".to_owned(), common.onnxruntime(python));
     }
     if let Some(program) = &arguments.candle {
         for &which in &arguments.candle_types {

@@ -64,6 +64,7 @@ fn color(program: Program) -> RGBColor {
         Program::LlamaCpp => RGBColor(214, 108, 30),
         Program::IkLlamaCpp => RGBColor(148, 62, 20),
         Program::OpenVino => RGBColor(0, 114, 170),
+        Program::OnnxRuntime => RGBColor(120, 120, 40),
         Program::Candle => RGBColor(150, 90, 160),
         Program::MistralRs => RGBColor(60, 140, 110),
         Program::MlxLm => RGBColor(110, 110, 110),

@@ -52,6 +52,8 @@ pub(crate) enum Program {
     IkLlamaCpp,
     #[serde(rename = "OpenVINO GenAI")]
     OpenVino,
+    #[serde(rename = "ONNX Runtime GenAI")]
+    OnnxRuntime,
     #[serde(rename = "candle")]
     Candle,
     #[serde(rename = "mistral.rs")]
