@@ -9,6 +9,10 @@
 //! A reduction of other dimensions than the last is fused with what reads its operand or its result into a
 //! kernel that it cannot write, or whose numbers are wrong. Barriers before and after keep it alone.
 //!
+//! Where many rows of few elements are reduced, as scores of few experts are, and the results are reduced
+//! again, it computes eight rows at once in one kernel, and SPIR-V has no vectors of more than four elements.
+//! A barrier after such a reduction keeps it apart from the next.
+//!
 //! A product of matrices that is transposed afterwards, as attention is for each head, becomes one kernel
 //! that computes each element by itself, 27 times slower on an H100 than the products beside it. A barrier
 //! between them keeps the product one of matrices.
@@ -23,6 +27,11 @@ use mlxcel_stablehlo::{BinaryOp, Block, ElementType, Function, Op, OpKind, Tenso
 
 /// The name of a barrier in a module until it is printed.
 const BARRIER: &str = "mlxcel.barrier";
+
+/// Fewer elements than these are few in a row.
+const FEW_ELEMENTS: usize = 16;
+/// The compiler computes so many rows at once if there are as many.
+const ROWS_AT_ONCE: usize = 8;
 
 /// Inserts barriers where the compiler would fuse too much.
 pub(super) fn insert(function: &mut Function, in_spirv: bool) {
@@ -71,7 +80,8 @@ fn part_block(function: &mut Function, block: &mut Block, in_spirv: bool) {
                 half && fuses
             }
             OpKind::DotGeneral { .. } => transposed.contains(&op.results[0]),
-            _ => sums_columns,
+            OpKind::Reduce { .. } => sums_columns || in_spirv && reduces_few(&op, function),
+            _ => false,
         };
         if !ends_kernel {
             parted.push(op);
@@ -125,6 +135,13 @@ fn reduces_before_last(op: &Op, function: &Function) -> bool {
     let OpKind::Reduce { dimensions, .. } = &op.kind else { return false };
     let rank = function.value_type(op.operands[0]).shape.len();
     dimensions.first().is_some_and(|&first| first + dimensions.len() < rank)
+}
+
+/// Whether an operation reduces many rows of few elements.
+fn reduces_few(op: &Op, function: &Function) -> bool {
+    let elements = |value| function.value_type(value).elements();
+    let (all, rows) = (elements(op.operands[0]), elements(op.results[0]));
+    rows >= ROWS_AT_ONCE && all < rows * FEW_ELEMENTS
 }
 
 /// Whether an operation transposes more than dimensions of one element.
@@ -278,6 +295,24 @@ mod tests {
         let barriers = |shape| text.matches(&format!("barrier.start %{shape}")).count();
         assert_eq!(text.matches("compute_barrier.start").count(), 2, "{text}");
         assert_eq!(barriers("x : tensor<4x8xf32>"), 1, "{text}");
+    }
+
+    #[test]
+    fn many_rows_of_few_elements_are_kept_apart_from_what_reads_their_results() {
+        let barriers = |shape: [usize; 2], in_spirv| {
+            let module = Module::of_function("test", "main", |b| {
+                let x = b.argument("x", TensorType::new(ElementType::F32, shape))?;
+                Ok(vec![b.softmax(x, 1)?])
+            })
+            .unwrap();
+            text(module, in_spirv).matches("compute_barrier.start").count()
+        };
+        // The maximum and the sum.
+        assert_eq!(barriers([64, 4], true), 2);
+        assert_eq!(barriers([8, 15], true), 2);
+        assert_eq!(barriers([64, 16], true), 0);
+        assert_eq!(barriers([7, 4], true), 0);
+        assert_eq!(barriers([64, 4], false), 0);
     }
 
     #[test]
