@@ -1,22 +1,36 @@
-//! The conformance suite on a checkpoint of each kind of state, among them forks, snapshots, masks, drafts,
-//! cancelled rows and faults.
+//! The conformance suite on one checkpoint, and the checks of it that run programs in their own way on one of
+//! each kind of state.
 
 use std::path::Path;
 
-use mlxcel_conformance::{Expectations, Oracle, Subject, run_all};
+use mlxcel_conformance::{Check, CheckResult, Expectations, Oracle, Subject, run, run_all};
 use mlxcel_core::{Backend, FaultPoint};
 
 use crate::broken::break_weights;
 use crate::{LLAMA, engine, options, root};
 
-/// A checkpoint, with what tells the suite about it.
-fn hold(folder: &str, describe: fn(Subject<'static>) -> Subject<'static>) {
+/// Chunks, batches, forks, snapshots, masks, drafts, cancelled prompts and faults.
+const CHECKS: [&str; 10] = [
+    "logits_do_not_depend_on_chunks",
+    "greedy_is_argmax",
+    "batch_equals_single",
+    "fork_continues",
+    "snapshot_round_trip",
+    "masks_are_honoured",
+    "drafts_are_verified_in_one_row",
+    "cancelled_prompts_resume",
+    "faults_poison",
+    "broken_weights_are_refused",
+];
+
+/// A checkpoint for the suite.
+fn subject(folder: &str) -> Subject<'static> {
     let path = root().join(folder);
     let other = if folder == LLAMA { "architectures/mistral" } else { LLAMA };
     let prompts = Oracle::read(path.join("oracle.json")).unwrap().cases.into_iter().map(|case| case.prompt);
     let (source, broken) =
         (path.clone(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken/vulkan").join(folder));
-    let subject = Subject::new(engine(), path)
+    Subject::new(engine(), path)
         .with_load(options())
         .with_prompts(prompts)
         .with_other_model(move || engine().load(&root().join(other).into(), &options()))
@@ -24,42 +38,59 @@ fn hold(folder: &str, describe: fn(Subject<'static>) -> Subject<'static>) {
         .with_broken_weights(move || {
             break_weights(&source, &broken);
             engine().load(&broken.clone().into(), &options())
-        });
-    let report = run_all(&describe(subject), &Expectations::none());
-    eprintln!("{folder}\n{report}");
-    assert!(report.passed(), "{folder}: {report}");
+        })
+}
+
+/// Runs [`CHECKS`].
+fn hold(folder: &str, subject: &Subject<'_>) {
+    let capabilities = subject.model().unwrap().capabilities().clone();
+    for name in CHECKS {
+        let result = run(Check::named(name).unwrap(), subject, &Expectations::none());
+        eprintln!("{folder} {name}: {result}");
+        // Recurrent states cannot be rewound, and drafts of such models are not verified in one row.
+        let unclaimed = matches!(result, CheckResult::Unclaimed(_)) && !capabilities.rewind;
+        assert!(unclaimed || matches!(result, CheckResult::Passed), "{folder} {name}: {result}");
+    }
 }
 
 #[test]
-fn a_cache_of_all_positions() {
-    hold(LLAMA, |subject| subject);
+fn a_cache_of_all_positions_passes_some_checks() {
+    hold(LLAMA, &subject(LLAMA));
 }
 
 mod nightly {
     use super::*;
 
     #[test]
+    fn a_cache_of_all_positions_passes_the_suite() {
+        let report = run_all(&subject(LLAMA), &Expectations::none());
+        eprintln!("{report}");
+        assert!(report.passed(), "{report}");
+    }
+
+    #[test]
     fn a_window() {
-        hold("architectures/mistral", |subject| subject.with_window(16).with_bounded_state(16));
+        let folder = "architectures/mistral";
+        hold(folder, &subject(folder).with_window(16));
     }
 
     #[test]
     fn a_recurrence() {
-        hold("architectures/mamba2", |subject| subject.with_bounded_state(1));
+        hold("architectures/mamba2", &subject("architectures/mamba2"));
     }
 
     #[test]
     fn a_cache_beside_recurrences_and_experts() {
-        hold("architectures/qwen3_next", |subject| subject);
+        hold("architectures/qwen3_next", &subject("architectures/qwen3_next"));
     }
 
     #[test]
     fn experts() {
-        hold("architectures/mixtral", |subject| subject);
+        hold("architectures/mixtral", &subject("architectures/mixtral"));
     }
 
     #[test]
     fn packed_weights() {
-        hold("formats/awq", |subject| subject);
+        hold("formats/awq", &subject("formats/awq"));
     }
 }
