@@ -1,5 +1,6 @@
 //! The pages of the documentation, and the console blocks in them.
 #![allow(dead_code, reason = "the tests of the arguments and those that run blocks each use a part of it")]
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
