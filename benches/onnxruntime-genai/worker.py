@@ -4,12 +4,11 @@ usage: worker.py convert CHECKPOINT FOLDER
        worker.py serve FOLDER THREADS
 
 `convert` has its model builder quantize a checkpoint to 4 bits in blocks of 32, with products of 8-bit activations
-(`accuracy_level` 4, the fastest on CPUs), which needs torch and transformers. Requests of `serve` and their answers are
-those of `llama-cpp/src/main.rs`. All sequences of a batch decode together, as one `Generator`.
+(`accuracy_level` 4, the fastest on CPUs), which needs torch and transformers. All sequences of a batch decode together,
+as one `Generator`.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime_genai as genai
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import answers  # noqa: E402
 
 TOKENIZER = {
     "version": "1.0",
@@ -51,7 +53,7 @@ class Model:
         config.overlay(json.dumps({"model": {"decoder": options}}))
         self.model = genai.Model(config)
 
-    def begin(self, tokens, count, sequences=1):
+    def begin(self, tokens, count, sequences):
         """A generator with room for `count` tokens, after the prompts of all sequences, and the seconds of these."""
         length = tokens + count + 1
         params = genai.GeneratorParams(self.model)
@@ -65,8 +67,10 @@ class Model:
         generator.generate_next_token()
         return generator, time.perf_counter() - start
 
-    def decode(self, tokens, count, sequences=1):
-        """The seconds of `count` tokens of each sequence."""
+    def prefill(self, tokens):
+        return self.begin(tokens, 0, 1)[1]
+
+    def decode(self, tokens, count, sequences):
         generator, _ = self.begin(tokens, count, sequences)
         start = time.perf_counter()
         for _ in range(count):
@@ -86,40 +90,8 @@ class Model:
 
 
 def serve(folder, threads):
-    # Whatever else is printed must not get between the answers.
-    answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
-    os.dup2(2, 1)
-
-    def answer(value):
-        print(json.dumps(value), file=answers, flush=True)
-
-    start = time.perf_counter()
-    model = Model(folder, threads)
-    seconds = time.perf_counter() - start
-    answer(
-        {
-            "versions": [["onnxruntime-genai", genai.__version__]],
-            "load_seconds": seconds,
-            "notes": "4 bits in blocks of 32, 8-bit activations",
-        }
-    )
-    for line in sys.stdin:
-        request, rest = line.split(maxsplit=1)
-        if request == "logits":
-            tokens, file = rest.rstrip("\n").split(maxsplit=1)
-            answer({"seconds": model.logits(int(tokens), file)})
-            continue
-        numbers = [int(word) for word in rest.split()]
-        if request == "prefill":
-            answer({"seconds": model.begin(*numbers, 0)[1]})
-        elif request == "decode":
-            count, *positions = numbers
-            answer({"seconds": [model.decode(position, count) for position in positions]})
-        elif request == "batch":
-            count, position, *sequences = numbers
-            answer({"seconds": [model.decode(position, count, number) for number in sequences]})
-        else:
-            raise SystemExit(f"an unknown request: {line}")
+    versions = [["onnxruntime-genai", genai.__version__]]
+    answers.serve(lambda: Model(folder, threads), versions, "4 bits in blocks of 32, 8-bit activations")
 
 
 def main():

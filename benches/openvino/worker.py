@@ -3,14 +3,12 @@
 usage: worker.py convert MODEL.gguf FOLDER
        worker.py serve FOLDER THREADS
 
-`convert` has OpenVINO GenAI read a GGUF file and write it as an OpenVINO model. Requests of `serve` and their answers
-are those of `llama-cpp/src/main.rs`. It runs `ContinuousBatchingPipeline`, which is also what `LLMPipeline` runs on
-x86-64, with its defaults (a cache in 8 bits, activations in 8 bits beside quantized weights) but for the number of
-threads and the reuse of prefixes, by which a prompt would be computed only once.
+`convert` has OpenVINO GenAI read a GGUF file and write it as an OpenVINO model. `serve` runs
+`ContinuousBatchingPipeline`, which is also what `LLMPipeline` runs on x86-64, with its defaults (a cache in 8 bits,
+activations in 8 bits beside quantized weights) but for the number of threads and the reuse of prefixes, by which a
+prompt would be computed only once.
 """
 
-import json
-import os
 import sys
 import tempfile
 import time
@@ -19,6 +17,9 @@ from pathlib import Path
 import numpy as np
 import openvino
 import openvino_genai as genai
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import answers  # noqa: E402
 
 
 def properties(threads):
@@ -49,9 +50,10 @@ class Pipeline:
         scheduler.enable_prefix_caching = False
         # Prompts are not split, as in `LLMPipeline`.
         scheduler.max_num_batched_tokens = 2**31
+        self.folder, self.threads = folder, threads
         self.pipeline = genai.ContinuousBatchingPipeline(folder, tokenizer(), scheduler, "CPU", **properties(threads))
 
-    def run(self, tokens, count, sequences=1):
+    def run(self, tokens, count, sequences):
         """The seconds of the prompts of so many sequences, with the token after each, and of `count` further tokens
         of each."""
         # Some end of a text has to be named, to be ignored.
@@ -71,60 +73,35 @@ class Pipeline:
             raise SystemExit(f"{made} tokens in {count + 1} steps of {sequences} sequences")
         return between - start, end - between
 
+    def prefill(self, tokens):
+        return self.run(tokens, 0, 1)[0]
 
-def logits(folder, threads, tokens, path):
-    """Of the same file, computed without the pipeline, which does not give them."""
-    core = openvino.Core()
-    model = core.compile_model(Path(folder) / "openvino_model.xml", "CPU", properties(threads))
-    ids = prompt(tokens)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": np.ones_like(ids),
-        "position_ids": np.arange(tokens, dtype=np.int64)[None],
-        "beam_idx": np.zeros(1, dtype=np.int32),
-    }
-    start = time.perf_counter()
-    last = model(inputs)["logits"][0, -1]
-    seconds = time.perf_counter() - start
-    Path(path).write_bytes(last.astype(np.float32).tobytes())
-    return seconds
+    def decode(self, tokens, count, sequences):
+        return self.run(tokens, count, sequences)[1]
+
+    def logits(self, tokens, path):
+        """Of the same file, computed without the pipeline, which does not give them."""
+        core = openvino.Core()
+        file = Path(self.folder) / "openvino_model.xml"
+        model = core.compile_model(file, "CPU", properties(self.threads))
+        ids = prompt(tokens)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "position_ids": np.arange(tokens, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, dtype=np.int32),
+        }
+        start = time.perf_counter()
+        last = model(inputs)["logits"][0, -1]
+        seconds = time.perf_counter() - start
+        Path(path).write_bytes(last.astype(np.float32).tobytes())
+        return seconds
 
 
 def serve(folder, threads):
-    # Whatever else is printed must not get between the answers.
-    answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
-    os.dup2(2, 1)
-
-    def answer(value):
-        print(json.dumps(value), file=answers, flush=True)
-
-    start = time.perf_counter()
-    pipeline = Pipeline(folder, threads)
-    seconds = time.perf_counter() - start
-    answer(
-        {
-            "versions": [["openvino-genai", genai.__version__], ["openvino", openvino.__version__]],
-            "load_seconds": seconds,
-            "notes": ", ".join(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")),
-        }
-    )
-    for line in sys.stdin:
-        request, rest = line.split(maxsplit=1)
-        if request == "logits":
-            tokens, file = rest.rstrip("\n").split(maxsplit=1)
-            answer({"seconds": logits(folder, threads, int(tokens), file)})
-            continue
-        numbers = [int(word) for word in rest.split()]
-        if request == "prefill":
-            answer({"seconds": pipeline.run(*numbers, 0)[0]})
-        elif request == "decode":
-            count, *positions = numbers
-            answer({"seconds": [pipeline.run(position, count)[1] for position in positions]})
-        elif request == "batch":
-            count, position, *sequences = numbers
-            answer({"seconds": [pipeline.run(position, count, number)[1] for number in sequences]})
-        else:
-            raise SystemExit(f"an unknown request: {line}")
+    versions = [["openvino-genai", genai.__version__], ["openvino", openvino.__version__]]
+    notes = ", ".join(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    answers.serve(lambda: Pipeline(folder, threads), versions, notes)
 
 
 def main():
