@@ -40,3 +40,14 @@ def serve(load, versions, notes):
             answer({"seconds": [model.decode(position, count, number) for number in sequences]})
         else:
             raise SystemExit(f"an unknown request: {line}")
+
+
+def main(usage, convert, serve):
+    """Runs `convert FROM FOLDER` or `serve FOLDER THREADS` of the command line; anything else prints `usage`."""
+    match sys.argv[1:]:
+        case ["convert", source, folder]:
+            convert(source, folder)
+        case ["serve", folder, threads]:
+            serve(folder, int(threads))
+        case _:
+            raise SystemExit(usage)

@@ -94,15 +94,5 @@ def serve(folder, threads):
     answers.serve(lambda: Model(folder, threads), versions, "4 bits in blocks of 32, 8-bit activations")
 
 
-def main():
-    match sys.argv[1:]:
-        case ["convert", checkpoint, folder]:
-            convert(checkpoint, folder)
-        case ["serve", folder, threads]:
-            serve(folder, int(threads))
-        case _:
-            raise SystemExit(__doc__)
-
-
 if __name__ == "__main__":
-    main()
+    answers.main(__doc__, convert, serve)

@@ -104,15 +104,5 @@ def serve(folder, threads):
     answers.serve(lambda: Pipeline(folder, threads), versions, notes)
 
 
-def main():
-    match sys.argv[1:]:
-        case ["convert", file, folder]:
-            convert(file, folder)
-        case ["serve", folder, threads]:
-            serve(folder, int(threads))
-        case _:
-            raise SystemExit(__doc__)
-
-
 if __name__ == "__main__":
-    main()
+    answers.main(__doc__, convert, serve)

@@ -115,7 +115,7 @@ impl Worker {
             .map(|answer| answer.seconds)
     }
 
-    /// Rates in tokens a second: of decoding `count` tokens at `position`, and of a prompt of `prompt` tokens.
+    /// Rates in tok/s: of decoding `count` tokens at `position`, and of a prompt of `prompt` tokens.
     pub(crate) fn rates(&mut self, count: usize, position: usize, prompt: usize) -> Result<(f64, f64)> {
         let decode: f64 = self.decode(count, &[position])?.into_iter().sum();
         Ok((count as f64 / decode, prompt as f64 / self.prefill(prompt)?))
