@@ -1,6 +1,7 @@
 //! Checkpoints in the packed forms of GPTQ, AWQ, compressed-tensors, FP8 and gpt-oss: what is read out of
 //! them, and which are refused.
 
+mod floats;
 mod refusals;
 
 use crate::common::values::values;
@@ -185,6 +186,49 @@ fn gptq_is_read_in_every_width_and_grouping() {
 }
 
 #[test]
+fn gptq_names_the_format_of_zeros_by_two_keys() {
+    for (old, new, v2) in [
+        (None, Some("gptq_v2"), true),
+        (None, Some("GPTQ_V2"), true),
+        (None, None, false),
+        (Some("gptq"), Some("gptq_v2"), false),
+        (Some("gptq_v2"), Some("gptq"), true),
+    ] {
+        let (mut draft, expected) = gptq(4, 64, v2, false, None);
+        let settings = &mut draft.config["quantization_config"];
+        settings["checkpoint_format"] = old.into();
+        settings["format"] = new.into();
+        assert_eq!(check(&draft, expected), "u4/64 f16 - u8*scale");
+    }
+}
+
+#[test]
+fn auto_round_stores_modules_as_its_packing_format_says() {
+    let of = |mut draft: Draft, key: &str, format: Value| {
+        draft.config["quantization_config"] =
+            json!({"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": false, key: format});
+        draft
+    };
+    for (key, format, v2) in [
+        ("packing_format", json!("auto_round:auto_gptq"), false),
+        ("packing_format", json!("auto_round:auto_gptq:exllamav2"), false),
+        ("packing_format", json!("auto_round:gptqmodel"), true),
+        ("packing_format", json!("auto_round"), true),
+        ("backend", json!("auto_round:gptq:exllamav2"), false),
+        ("packing_format", Value::Null, false),
+    ] {
+        let (draft, expected) = gptq(4, 32, v2, false, None);
+        assert_eq!(check(&of(draft, key, format), expected), "u4/32 f16 - u8*scale");
+    }
+    let (draft, expected) = awq(32, true);
+    let draft = of(draft, "packing_format", json!("auto_round:auto_awq"));
+    assert_eq!(check(&draft, expected), "u4/32 f16 - u8*scale");
+    let error = of(draft, "packing_format", json!("auto_round:llm_compressor")).write().refusal();
+    let field = Some("quantization_config.packing_format");
+    assert_eq!((error.kind(), error.context("field")), (ErrorKind::Unsupported, field));
+}
+
+#[test]
 fn gptq_columns_are_sorted_by_their_groups() {
     let identity: Vec<_> = (0..COLUMNS).collect();
     let (draft, expected) = gptq(4, 32, false, true, Some(&identity));
@@ -327,19 +371,6 @@ fn integers_in_bytes_have_scales_for_rows_or_all() {
 }
 
 /// A float of 4 exponent and 3 fraction bits.
-fn e4m3(code: u8) -> f32 {
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    let magnitude =
-        if exponent == 0 { fraction * 2f32.powi(-6) } else { (1.0 + fraction) * 2f32.powi(exponent - 7) };
-    if code & 128 == 0 { magnitude } else { -magnitude }
-}
-
-fn floats32(count: usize) -> (Vec<f32>, Vec<u8>) {
-    let floats: Vec<_> = numbers(count, 255, 10).into_iter().map(|n| f32::from(n) / 3000.0 + 0.001).collect();
-    let bytes = floats.iter().flat_map(|float| float.to_le_bytes()).collect();
-    (floats, bytes)
-}
-
 #[test]
 fn a_refused_packing_names_the_module() {
     let mut draft = Draft::llama().set("quantization_config", json!({"quant_method": "fp8"}));
@@ -355,65 +386,6 @@ fn a_refused_packing_names_the_module() {
     let error = draft.decoder().unwrap_err();
     let tensor = Some("model.layers.0.mlp.down_proj");
     assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, tensor));
-}
-
-#[test]
-fn floats_of_8_bits_have_scales_for_blocks_rows_or_all() {
-    let codes: Vec<_> = numbers(ROWS * COLUMNS, 256, 11)
-        .into_iter()
-        .map(|code| if code & 127 == 127 { 0 } else { code })
-        .collect();
-    let value = |row: usize, column: usize| e4m3(codes[row * COLUMNS + column]);
-    let weight = || ("weight", Dtype::F8_E4M3, vec![ROWS, COLUMNS], codes.clone());
-    // Blocks of 96 do not divide rows and columns.
-    for (size, text) in
-        [(64, "e4m3/64 f32"), (128, "e4m3/128 f32"), (96, "e4m3/32 f32"), (512, "e4m3/128 f32")]
-    {
-        let (height, width) = (ROWS.div_ceil(size), COLUMNS.div_ceil(size));
-        let (floats, bytes) = floats32(height * width);
-        let settings =
-            json!({"quant_method": "fp8", "weight_block_size": [size, size], "activation_scheme": "dynamic"});
-        let draft =
-            draft(settings, vec![weight(), ("weight_scale_inv", Dtype::F32, vec![height, width], bytes)]);
-        let expected =
-            |row: usize, column: usize| floats[row / size * width + column / size] * value(row, column);
-        assert_eq!(check(&draft, expected), text);
-    }
-    let (floats, bytes) = floats32(ROWS);
-    for (shape, per_row) in [(vec![ROWS, 1], true), (vec![ROWS], true), (vec![1], false), (vec![], false)] {
-        let count = if per_row { ROWS } else { 1 };
-        let scale = ("weight_scale", Dtype::F32, shape, bytes[..4 * count].to_vec());
-        let expected = |row: usize, column: usize| floats[if per_row { row } else { 0 }] * value(row, column);
-        let of_fp8 = draft(json!({"quant_method": "fp8"}), vec![weight(), scale.clone()]);
-        assert_eq!(check(&of_fp8, expected), "e4m3/128 f32");
-        assert_eq!(
-            check(&compressed(vec![weight(), scale], json!({"type": "float"})), expected),
-            "e4m3/128 f32"
-        );
-    }
-    let (floats, bytes) = floats32(2);
-    let scale = ("weight_scale", Dtype::F32, vec![1, 2], bytes);
-    let draft =
-        compressed(vec![weight(), scale], json!({"strategy": "block", "block_structure": [128, 128]}));
-    assert_eq!(check(&draft, |row, column| floats[column / 128] * value(row, column)), "e4m3/128 f32");
-}
-
-#[test]
-fn powers_of_two_scale_floats_of_8_bits() {
-    let codes = numbers(ROWS * COLUMNS, 120, 15);
-    let exponents: Vec<_> =
-        numbers(ROWS * COLUMNS / 32, 20, 16).into_iter().map(|exponent| exponent + 115).collect();
-    let expected = |row: usize, column: usize| {
-        let exponent = exponents[row * COLUMNS / 32 + column / 32];
-        2f32.powi(i32::from(exponent) - 127) * e4m3(codes[row * COLUMNS + column])
-    };
-    for dtype in [Dtype::U8, Dtype::F8_E8M0] {
-        let tensors = vec![
-            ("weight", Dtype::F8_E4M3, vec![ROWS, COLUMNS], codes.clone()),
-            ("weight_scale", dtype, vec![ROWS, COLUMNS / 32], exponents.clone()),
-        ];
-        assert_eq!(check(&compressed(tensors, json!({"group_size": 32})), expected), "e4m3/32 e8m0");
-    }
 }
 
 #[test]
@@ -459,32 +431,4 @@ fn experts_are_stacked_and_ordered_ones_refused() {
     let error = packed(true).write().refusal();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(chain(&error).contains("static groups"), "{}", chain(&error));
-}
-
-#[test]
-fn floats_of_4_bits_are_read() {
-    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-    let codes = numbers(ROWS * COLUMNS, 16, 12);
-    let value = |row: usize, column: usize| {
-        let code = codes[row * COLUMNS + column];
-        if code & 8 == 0 { E2M1[usize::from(code)] } else { -E2M1[usize::from(code & 7)] }
-    };
-    let packed = ("weight_packed", Dtype::U8, vec![ROWS, COLUMNS / 2], streams(&codes, COLUMNS, 4));
-    let of_groups = numbers(ROWS * COLUMNS / 16, 126, 13);
-    let tensors = vec![
-        packed.clone(),
-        ("weight_scale", Dtype::F8_E4M3, vec![ROWS, COLUMNS / 16], of_groups.clone()),
-        ("weight_global_scale", Dtype::F32, vec![1], 12.5f32.to_le_bytes().to_vec()),
-    ];
-    let expected = |row: usize, column: usize| {
-        e4m3(of_groups[row * COLUMNS / 16 + column / 16]) / 12.5 * value(row, column)
-    };
-    assert_eq!(check(&compressed(tensors, json!({})), expected), "e2m1/16 f32");
-    let exponents: Vec<_> =
-        numbers(ROWS * COLUMNS / 32, 20, 14).into_iter().map(|exponent| exponent + 115).collect();
-    let tensors = vec![packed, ("weight_scale", Dtype::U8, vec![ROWS, COLUMNS / 32], exponents.clone())];
-    let expected = |row: usize, column: usize| {
-        2f32.powi(i32::from(exponents[row * COLUMNS / 32 + column / 32]) - 127) * value(row, column)
-    };
-    assert_eq!(check(&compressed(tensors, json!({})), expected), "e2m1/32 e8m0");
 }

@@ -57,6 +57,8 @@ fn tensors_that_contradict_each_other_are_refused() {
 #[test]
 fn settings_that_mean_other_values_are_refused() {
     let (gptq, awq) = (gptq(4, 32, false, true, None).0, awq(32, true).0);
+    let mut awq_by_format = awq.clone();
+    awq_by_format.config["quantization_config"]["version"] = Value::Null;
     let compressed = compressed(
         vec![("weight", Dtype::BF16, vec![ROWS, COLUMNS], vec![0; 2 * ROWS * COLUMNS])],
         json!({}),
@@ -67,6 +69,7 @@ fn settings_that_mean_other_values_are_refused() {
         (&gptq, "group_size", json!(0), ErrorKind::Corrupt),
         (&gptq, "sym", json!(3), ErrorKind::Corrupt),
         (&awq, "version", json!("gemv"), ErrorKind::Unsupported),
+        (&awq_by_format, "format", json!("gemv_fast"), ErrorKind::Unsupported),
         (&awq, "bits", json!(3), ErrorKind::Unsupported),
         (&compressed, "format", json!("marlin-24"), ErrorKind::Unsupported),
         (&compressed, "sparsity_config", json!({"format": "sparse-24-bitmask"}), ErrorKind::Unsupported),

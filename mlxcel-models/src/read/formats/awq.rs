@@ -1,4 +1,4 @@
-//! AWQ: 4-bit weights in the order of its matrix kernels (`version: gemm`).
+//! AWQ: 4-bit weights in the order of its matrix kernels (`version: gemm`, or `format: gemm`).
 //!
 //! A module has `qweight` `[columns, rows / 8]`, `scales` `[groups, rows]` and, unless symmetric, `qzeros`
 //! `[groups, rows / 8]`. A word contains the codes of eight consecutive rows, from the lowest bits those of
@@ -9,7 +9,7 @@ use std::ops::Range;
 use mlxcel_core::Result;
 
 use super::dense;
-use super::gptq::{declared_group, write_zeros};
+use super::gptq::{declared_group, layout, write_zeros};
 use super::module::Module;
 use crate::checkpoint::Checkpoint;
 use crate::config::Fields;
@@ -34,9 +34,10 @@ pub(super) fn matrix(
     if !checkpoint.has(&format!("{name}.qweight")) {
         return dense(checkpoint, &format!("{name}.weight"), shape);
     }
-    if let Some(version) = settings.text("version")?.filter(|version| !version.eq_ignore_ascii_case("gemm")) {
-        let message = format!("the order '{}' is not supported; gemm is", version.escape_debug());
-        return Err(settings.unsupported("version", message));
+    let (key, order) = layout(settings, ["version", "format"], "gemm")?;
+    if order != "gemm" {
+        let message = format!("the order '{}' is not supported; gemm is", order.escape_debug());
+        return Err(settings.unsupported(key, message));
     }
     if let Some(bits) = settings.size("bits", 0..=usize::MAX)?.filter(|bits| *bits != BITS) {
         return Err(settings.unsupported("bits", format!("{bits} bits are not supported; 4 are")));

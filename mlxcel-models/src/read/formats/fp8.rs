@@ -16,6 +16,8 @@ use crate::element::ElementType;
 use crate::packing::{Arrangement, Code, Offset, Packing, Part, Scale};
 
 const BLOCK: &str = "weight_block_size";
+/// The rows and columns of a block if the settings do not mention them.
+const DEFAULT_BLOCK: [usize; 2] = [128, 128];
 
 /// The matrix of a module: packed where its elements are 8-bit floats, else dense.
 pub(super) fn matrix(
@@ -32,14 +34,17 @@ pub(super) fn matrix(
     let module = Module::new(checkpoint, name, shape)?;
     let suffix = if module.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
     let scales = module.tensor(suffix)?;
-    let blocks = match settings.sizes(BLOCK)?.as_deref() {
-        None => Vec::new(),
+    let mut blocks = match settings.sizes(BLOCK)?.as_deref() {
+        None if settings.mentions(BLOCK) => Vec::new(),
+        None => vec![DEFAULT_BLOCK],
         Some(&[rows, columns]) if rows > 0 && columns > 0 => vec![[rows, columns]],
         Some(_) => {
             return Err(settings
                 .wrong(BLOCK, "there should be two sizes above zero, of rows and of columns".to_owned()));
         }
     };
+    // MXFP8's, which its settings need not mention.
+    blocks.push([1, 32]);
     floats(&module, &scales, &blocks)
 }
 

@@ -31,21 +31,33 @@ pub(super) fn matrix(
     name: &str,
     shape: &[usize],
 ) -> Result<WeightRef> {
-    if !checkpoint.has(&format!("{name}.qweight")) {
-        return dense(checkpoint, &format!("{name}.weight"), shape);
-    }
-    let module = Module::new(checkpoint, name, shape)?;
-    let less_one = match settings.text("checkpoint_format")? {
-        None | Some("gptq") => true,
-        Some("gptq_v2") => false,
-        Some(other) => {
+    let (key, layout) = layout(settings, ["checkpoint_format", "format"], "gptq")?;
+    let less_one = match &*layout {
+        "gptq" => true,
+        "gptq_v2" => false,
+        other => {
             let message = format!(
                 "the format '{}' is not supported; gptq and gptq_v2 are, to which GPTQModel converts",
                 other.escape_debug()
             );
-            return Err(settings.unsupported("checkpoint_format", message));
+            return Err(settings.unsupported(key, message));
         }
     };
+    matrix_of(checkpoint, settings, less_one, name, shape)
+}
+
+/// The same where `less_one` says whether stored zeros are those of values less one.
+pub(super) fn matrix_of(
+    checkpoint: &Checkpoint,
+    settings: Fields<'_>,
+    less_one: bool,
+    name: &str,
+    shape: &[usize],
+) -> Result<WeightRef> {
+    if !checkpoint.has(&format!("{name}.qweight")) {
+        return dense(checkpoint, &format!("{name}.weight"), shape);
+    }
+    let module = Module::new(checkpoint, name, shape)?;
     let symmetric = settings.flag("sym")?.unwrap_or(false);
     let declared = declared_group(settings)?;
 
@@ -98,6 +110,21 @@ pub(super) fn matrix(
         })
         .collect();
     Ok(module.part(&packing, Part::Codes, &codes.name, arrangement).with_packing(Packed::new(packing, parts)))
+}
+
+/// The layout that the first of `keys` names, two names of one setting, in lower case, and that key; or else
+/// the `default`.
+pub(super) fn layout(
+    settings: Fields<'_>,
+    keys: [&'static str; 2],
+    default: &str,
+) -> Result<(&'static str, String)> {
+    for key in keys {
+        if let Some(name) = settings.text(key)? {
+            return Ok((key, name.to_lowercase()));
+        }
+    }
+    Ok((keys[0], default.to_owned()))
 }
 
 /// The setting `group_size`; -1 means whole rows.

@@ -1,5 +1,6 @@
 //! File formats of packed weights, one per file, and the detection of a checkpoint's format.
 
+mod auto_round;
 pub(in crate::read) mod awq;
 pub(in crate::read) mod compressed;
 mod fp8;
@@ -37,15 +38,16 @@ pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> 
     let settings = checkpoint.config().object(QUANTIZATION_CONFIG)?.unwrap_or(checkpoint.config());
     match method {
         "gptq" => gptq::matrix(checkpoint, settings, module, shape),
+        "auto-round" | "intel/auto-round" => auto_round::matrix(checkpoint, settings, module, shape),
         "awq" => awq::matrix(checkpoint, settings, module, shape),
         "compressed-tensors" => compressed::matrix(checkpoint, settings, module, shape),
-        "fp8" => fp8::matrix(checkpoint, settings, module, shape),
+        "fp8" | "fbgemm_fp8" | "mxfp8" => fp8::matrix(checkpoint, settings, module, shape),
         // Experts alone are packed, which are described as stacks.
         "mxfp4" => dense(checkpoint, &format!("{module}.weight"), shape),
         _ => {
             let message = format!(
-                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm, GPTQ, AWQ or llm-compressor \
-                 quantized, or one in float16, bfloat16 or float32",
+                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm, GPTQ, AWQ, AutoRound or \
+                 llm-compressor quantized, or one in float16, bfloat16 or float32",
                 method.escape_debug()
             );
             Err(settings.unsupported("quant_method", message))
