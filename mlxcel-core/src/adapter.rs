@@ -27,6 +27,11 @@ impl AdapterLimits {
     pub fn new(slots: usize, rank: usize) -> Self {
         Self { slots, rank }
     }
+
+    /// The smaller of each limit.
+    pub(crate) fn limited_to(self, most: Self) -> Self {
+        Self::new(self.slots.min(most.slots), self.rank.min(most.rank))
+    }
 }
 
 /// An adapter that [`Model::load_adapter`](crate::Model::load_adapter) loaded: a cheap handle.
@@ -122,22 +127,15 @@ impl AdapterSlots {
         identity: impl Into<String>,
         fill: impl FnOnce(usize) -> Result<()>,
     ) -> Result<Adapter> {
-        let identity = identity.into();
-        let free = {
-            let mut taken = self.lock();
-            let free = taken.iter().position(|taken| !taken);
-            if let Some(taken) = free.and_then(|slot| taken.get_mut(slot)) {
-                *taken = true;
-            }
-            free
-        };
+        // Those before the first free one are taken already.
+        let free = self.lock().iter_mut().position(|taken| !std::mem::replace(taken, true));
         let Some(slot) = free else {
             let message = "all slots for adapters are taken; drop an adapter that no sequence needs, or load the \
                            model with room for more";
             return Err(Error::new(ErrorKind::CapacityExceeded, "load adapter", message)
                 .with_context("slots", self.limits.slots));
         };
-        let adapter = Adapter(Arc::new(Loaded { identity, slot, slots: self.clone() }));
+        let adapter = Adapter(Arc::new(Loaded { identity: identity.into(), slot, slots: self.clone() }));
         fill(slot)?;
         Ok(adapter)
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::load::{LoadOptions, ModelSource};
 use crate::memory::MemoryEstimate;
@@ -26,14 +28,9 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Errors of the source ([`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt),
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)), of the options
-    /// ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)), or of the machine
-    /// ([`ErrorKind::Toolchain`](crate::ErrorKind::Toolchain),
-    /// [`ErrorKind::Compile`](crate::ErrorKind::Compile),
-    /// [`ErrorKind::Device`](crate::ErrorKind::Device),
-    /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted)).
+    /// Errors of the source ([`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`]), of
+    /// the options ([`ErrorKind::InvalidInput`]), or of the machine ([`ErrorKind::Toolchain`],
+    /// [`ErrorKind::Compile`], [`ErrorKind::Device`], [`ErrorKind::ResourceExhausted`]).
     fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>>;
 
     /// The memory that [`load`](Self::load) and one session at full use would take, without loading anything:
@@ -41,28 +38,16 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the engine does not estimate, as by
-    /// default, and errors of the source and of the options as in [`load`](Self::load).
+    /// [`ErrorKind::Unsupported`] if the engine does not estimate, as by default, and errors of the source
+    /// and of the options as in [`load`](Self::load).
     fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
         let _ = (source, options);
         Err(Error::unsupported("estimate memory", "the engine does not estimate the memory of a model"))
     }
 }
 
-macro_rules! forward {
-    ($($target:ty),*) => {$(
-        #[deny(clippy::missing_trait_methods)]
-        impl<B: Backend + ?Sized> Backend for $target {
-            fn name(&self) -> &str {
-                (**self).name()
-            }
-            fn load(&self, source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>> {
-                (**self).load(source, options)
-            }
-            fn estimate(&self, source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate> {
-                (**self).estimate(source, options)
-            }
-        }
-    )*};
-}
-forward!(&B, Box<B>, Arc<B>);
+forward!(Backend<B> for &B, Box<B>, Arc<B>; {
+    fn name() -> &str;
+    fn load(source: &ModelSource, options: &LoadOptions) -> Result<Arc<dyn Model>>;
+    fn estimate(source: &ModelSource, options: &LoadOptions) -> Result<MemoryEstimate>;
+});

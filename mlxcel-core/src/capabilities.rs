@@ -170,78 +170,36 @@ trait Claim: Copy {
     fn value(self) -> CapabilityValue;
 }
 
-impl Claim for bool {
-    fn limited_to(self, most: Self) -> Self {
-        self && most
-    }
+/// Declares for a type how `own` is limited to `most`, and its kind and value in listings.
+macro_rules! claims {
+    ($($(#[doc = $doc:literal])* $type:ty: $own:ident, $most:ident => $limited:expr, $kind:ident($value:expr);)*) => {$(
+        $(#[doc = $doc])*
+        impl Claim for $type {
+            fn limited_to(self, $most: Self) -> Self {
+                let $own = self;
+                $limited
+            }
 
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Flag(self)
-    }
+            fn value(self) -> CapabilityValue {
+                let $own = self;
+                CapabilityValue::$kind($value)
+            }
+        }
+    )*};
 }
 
-impl Claim for usize {
-    fn limited_to(self, most: Self) -> Self {
-        self.min(most)
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Limit((self < Self::MAX).then_some(self as u64))
-    }
-}
-
-impl Claim for u16 {
-    fn limited_to(self, most: Self) -> Self {
-        self.min(most)
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Limit(Some(self.into()))
-    }
-}
-
-/// A size that claims a capability: withdrawn with it.
-impl Claim for Option<usize> {
-    fn limited_to(self, most: Self) -> Self {
-        self.filter(|_| most.is_some())
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Size(self.map(|size| size as u64))
-    }
-}
-
-/// An upper bound of a size: that of larger limits is one for smaller ones too.
-impl Claim for Option<u64> {
-    fn limited_to(self, _: Self) -> Self {
-        self
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Size(self)
-    }
-}
-
-/// Listed by the number of slots.
-impl Claim for Option<AdapterLimits> {
-    fn limited_to(self, most: Self) -> Self {
-        let (own, most) = self.zip(most)?;
-        Some(AdapterLimits::new(own.slots.min(most.slots), own.rank.min(most.rank)))
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Limit(Some(self.map_or(0, |room| room.slots as u64)))
-    }
-}
-
-impl Claim for SamplingFields {
-    fn limited_to(self, most: Self) -> Self {
-        self.intersection(most)
-    }
-
-    fn value(self) -> CapabilityValue {
-        CapabilityValue::Fields(self)
-    }
+claims! {
+    bool: own, most => own && most, Flag(own);
+    usize: own, most => own.min(most), Limit((own < usize::MAX).then_some(own as u64));
+    u16: own, most => own.min(most), Limit(Some(own.into()));
+    /// A size that claims a capability: withdrawn with it.
+    Option<usize>: own, most => own.filter(|_| most.is_some()), Size(own.map(|size| size as u64));
+    /// An upper bound of a size: that of larger limits is one for smaller ones too.
+    Option<u64>: own, _most => own, Size(own);
+    /// Listed by the number of slots.
+    Option<AdapterLimits>: own, most => own.zip(most).map(|(own, most)| own.limited_to(most)),
+        Limit(Some(own.map_or(0, |room| room.slots as u64)));
+    SamplingFields: own, most => own.intersection(most), Fields(own);
 }
 
 impl Capabilities {

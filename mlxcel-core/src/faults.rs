@@ -48,24 +48,21 @@ impl FaultPoint {
 /// assert!(faults.has_struck());
 /// ```
 #[derive(Clone, Debug)]
-pub struct Faults(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct Faults {
     point: FaultPoint,
     good: u64,
-    seen: AtomicU64,
+    seen: Arc<AtomicU64>,
 }
 
 impl Faults {
     /// Fails at `point` after `good` successes.
     pub fn new(point: FaultPoint, good: u64) -> Self {
-        Self(Arc::new(Inner { point, good, seen: AtomicU64::new(0) }))
+        Self { point, good, seen: Arc::default() }
     }
 
     /// Whether the failure has occurred.
     pub fn has_struck(&self) -> bool {
-        self.0.seen.load(Ordering::Relaxed) > self.0.good
+        self.seen.load(Ordering::Relaxed) > self.good
     }
 
     /// Call it right before `operation` depends on the device.
@@ -74,7 +71,7 @@ impl Faults {
     ///
     /// Of [`FaultPoint::kind`], once, when the failure is due.
     pub fn check(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
-        if point != self.0.point || self.0.seen.fetch_add(1, Ordering::Relaxed) != self.0.good {
+        if point != self.point || self.seen.fetch_add(1, Ordering::Relaxed) != self.good {
             return Ok(());
         }
         let message = "injected fault";

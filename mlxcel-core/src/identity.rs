@@ -53,11 +53,9 @@ impl StateIdentity {
         Self { adapter, ..Self::of(info) }
     }
 
-    /// Sets the adapter's identity.
-    #[must_use]
-    pub fn with_adapter(mut self, adapter: impl Into<String>) -> Self {
-        self.adapter = Some(adapter.into());
-        self
+    setters! {
+        /// Sets the adapter's identity.
+        with_adapter(adapter: impl Into<String>) => adapter = Some(adapter.into());
     }
 
     /// Rejects a state that belongs to something else.

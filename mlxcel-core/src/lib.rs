@@ -70,6 +70,8 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 #[macro_use]
+mod forward;
+#[macro_use]
 mod named;
 #[macro_use]
 mod setters;

@@ -22,41 +22,16 @@ pub enum ModelSource {
     BuiltIn(String),
 }
 
-impl From<&Path> for ModelSource {
-    fn from(path: &Path) -> Self {
-        Self::Folder(path.to_owned())
-    }
+macro_rules! from_paths {
+    ($($path:ty),*) => {$(
+        impl From<$path> for ModelSource {
+            fn from(path: $path) -> Self {
+                Self::Folder(path.into())
+            }
+        }
+    )*};
 }
-
-impl From<PathBuf> for ModelSource {
-    fn from(path: PathBuf) -> Self {
-        Self::Folder(path)
-    }
-}
-
-impl From<&PathBuf> for ModelSource {
-    fn from(path: &PathBuf) -> Self {
-        Self::Folder(path.clone())
-    }
-}
-
-impl From<&String> for ModelSource {
-    fn from(path: &String) -> Self {
-        Self::Folder(path.into())
-    }
-}
-
-impl From<String> for ModelSource {
-    fn from(path: String) -> Self {
-        Self::Folder(path.into())
-    }
-}
-
-impl From<&str> for ModelSource {
-    fn from(path: &str) -> Self {
-        Self::Folder(path.into())
-    }
-}
+from_paths!(&Path, PathBuf, &PathBuf, &String, String, &str);
 
 named! {
     /// The numeric precision that a model runs with.

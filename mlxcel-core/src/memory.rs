@@ -22,11 +22,9 @@ impl MemoryEstimate {
         Self { weights, caches, scratch, adapters: 0 }
     }
 
-    /// Sets the room for adapters.
-    #[must_use]
-    pub fn with_adapters(mut self, bytes: u64) -> Self {
-        self.adapters = bytes;
-        self
+    setters! {
+        /// Sets the room for adapters.
+        with_adapters(bytes: u64) => adapters = bytes;
     }
 
     /// All of it.

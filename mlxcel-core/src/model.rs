@@ -29,7 +29,7 @@ pub trait Model: Send + Sync {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidInput`] if the options exceed the capabilities;
-    /// [`ErrorKind::ResourceExhausted`](crate::ErrorKind::ResourceExhausted) if the device is out of memory.
+    /// [`ErrorKind::ResourceExhausted`] if the device is out of memory.
     fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
 
     /// Loads an adapter into a free slot, for sequences of all sessions. Running sequences go on meanwhile.
@@ -47,26 +47,12 @@ pub trait Model: Send + Sync {
     }
 }
 
-macro_rules! forward {
-    ($($target:ty),*) => {$(
-        #[deny(clippy::missing_trait_methods)]
-        impl<M: Model + ?Sized> Model for $target {
-            fn info(&self) -> &ModelInfo {
-                (**self).info()
-            }
-            fn capabilities(&self) -> &Capabilities {
-                (**self).capabilities()
-            }
-            fn open_session(&self, options: &SessionOptions) -> Result<Box<dyn InferenceSession>> {
-                (**self).open_session(options)
-            }
-            fn load_adapter(&self, source: &ModelSource) -> Result<Adapter> {
-                (**self).load_adapter(source)
-            }
-        }
-    )*};
-}
-forward!(&M, Box<M>, Arc<M>);
+forward!(Model<M> for &M, Box<M>, Arc<M>; {
+    fn info() -> &ModelInfo;
+    fn capabilities() -> &Capabilities;
+    fn open_session(options: &SessionOptions) -> Result<Box<dyn InferenceSession>>;
+    fn load_adapter(source: &ModelSource) -> Result<Adapter>;
+});
 
 /// Options of [`Model::open_session`]; start from [`SessionOptions::default`].
 #[derive(Clone, Debug, Default)]
@@ -78,11 +64,9 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Sets the maximum number of tokens per sequence.
-    #[must_use]
-    pub fn with_capacity(mut self, tokens: usize) -> Self {
-        self.capacity = Some(tokens);
-        self
+    setters! {
+        /// Sets the maximum number of tokens per sequence.
+        with_capacity(tokens: usize) => capacity = Some(tokens);
     }
 
     /// For engines: the session's capacity, for a model with a capacity of `limit`.

@@ -115,12 +115,10 @@ impl SamplingPlan {
         Ok(Self { params: Arc::new(params.clone()), place, prompt_length: 0 })
     }
 
-    /// Sets how many of the sequence's first tokens are the prompt, which the presence and frequency
-    /// penalties ignore. Defaults to 0. [`TokenStream`](crate::TokenStream) sets it in its own plan.
-    #[must_use]
-    pub fn with_prompt_length(mut self, tokens: usize) -> Self {
-        self.prompt_length = tokens;
-        self
+    setters! {
+        /// Sets how many of the sequence's first tokens are the prompt, which the presence and frequency
+        /// penalties ignore. Defaults to 0. [`TokenStream`](crate::TokenStream) sets it in its own plan.
+        with_prompt_length(tokens: usize) => prompt_length = tokens;
     }
 
     /// How many of the sequence's first tokens are the prompt.

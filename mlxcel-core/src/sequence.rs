@@ -40,11 +40,9 @@ pub struct SequenceOptions {
 }
 
 impl SequenceOptions {
-    /// Sets the adapter.
-    #[must_use]
-    pub fn with_adapter(mut self, adapter: &Adapter) -> Self {
-        self.adapter = Some(adapter.clone());
-        self
+    setters! {
+        /// Sets the adapter.
+        with_adapter(adapter: &Adapter) => adapter = Some(adapter.clone());
     }
 
     /// An error for an adapter, which an engine without adapters does not have.

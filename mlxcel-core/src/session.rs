@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::capabilities::Capabilities;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::plan::SamplingPlan;
 use crate::sequence::{SequenceId, SequenceOptions, SequenceState};
@@ -76,9 +78,8 @@ pub struct SessionStats {
 /// *For implementers*: a call that fails before any work changes nothing. Errors of a row are returned in
 /// that row's result and do not affect other rows; `step` itself fails only if no row was touched. Sequences
 /// that a device fault may have left half-written are poisoned. Methods without a body are required. The
-/// optional ones return [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) by default; claim them in
-/// the capabilities when you implement them: a claimed one that is not implemented returns
-/// [`ErrorKind::Internal`](crate::ErrorKind::Internal).
+/// optional ones return [`ErrorKind::Unsupported`] by default; claim them in the capabilities when you
+/// implement them: a claimed one that is not implemented returns [`ErrorKind::Internal`].
 pub trait InferenceSession: Send {
     /// What this session supports.
     fn capabilities(&self) -> &Capabilities;
@@ -87,17 +88,15 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) if [`Capabilities::sequences`] are
-    /// open.
+    /// [`ErrorKind::CapacityExceeded`] if [`Capabilities::sequences`] are open.
     fn open(&mut self) -> Result<SequenceId>;
 
     /// Opens an empty sequence with options. An engine without adapters leaves this as it is.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Self::open). For an adapter:
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the engine has
-    /// none, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it was loaded into another model.
+    /// The errors of [`open`](Self::open). For an adapter: [`ErrorKind::Unsupported`] if the engine has none,
+    /// [`ErrorKind::InvalidInput`] if it was loaded into another model.
     fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
         options.refuse_adapter("open sequence")?;
         self.open()
@@ -107,14 +106,14 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the sequence is not open.
+    /// [`ErrorKind::NotFound`] if the sequence is not open.
     fn close(&mut self, sequence: SequenceId) -> Result<()>;
 
     /// The state of a sequence.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the sequence is not open.
+    /// [`ErrorKind::NotFound`] if the sequence is not open.
     fn state(&self, sequence: SequenceId) -> Result<SequenceState>;
 
     /// Appends each row's tokens to its sequence and writes one result per row to `out`, as the row's
@@ -126,15 +125,10 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// Of the call: [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty step. Of a row:
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) (no such sequence),
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) (no tokens, a token outside the
-    /// vocabulary, a second row of one sequence),
-    /// [`ErrorKind::CapacityExceeded`](crate::ErrorKind::CapacityExceeded) (before any work),
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) (a want that is not
-    /// claimed), [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned),
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled),
-    /// [`ErrorKind::Device`](crate::ErrorKind::Device).
+    /// Of the call: [`ErrorKind::InvalidInput`] for an empty step. Of a row: [`ErrorKind::NotFound`] (no such
+    /// sequence), [`ErrorKind::InvalidInput`] (no tokens, a token outside the vocabulary, a second row of one
+    /// sequence), [`ErrorKind::CapacityExceeded`] (before any work), [`ErrorKind::Unsupported`] (a want that
+    /// is not claimed), [`ErrorKind::Poisoned`], [`ErrorKind::Cancelled`], [`ErrorKind::Device`].
     fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
 
     /// Counters of the session.
@@ -147,10 +141,8 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned);
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the sequence is shorter.
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`];
+    /// [`ErrorKind::InvalidInput`] if the sequence is shorter.
     fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
         let _ = (sequence, position);
         let Capabilities { rewind, verification, .. } = *self.capabilities();
@@ -162,9 +154,8 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`], and the errors of
+    /// [`open`](Self::open).
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
         let _ = sequence;
         Err(Capabilities::unimplemented(self.capabilities().fork, "fork", "fork"))
@@ -175,9 +166,7 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned).
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::NotFound`], [`ErrorKind::Poisoned`].
     fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
         let _ = sequence;
         Err(Capabilities::unimplemented(self.capabilities().snapshot, "snapshot", "snapshot"))
@@ -188,10 +177,9 @@ pub trait InferenceSession: Send {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported);
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a snapshot of another
-    /// [identity](Snapshot::identity) or a longer one than this session's capacity;
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt); and the errors of [`open`](Self::open).
+    /// [`ErrorKind::Unsupported`]; [`ErrorKind::InvalidInput`] for a snapshot of another
+    /// [identity](Snapshot::identity) or a longer one than this session's capacity; [`ErrorKind::Corrupt`];
+    /// and the errors of [`open`](Self::open).
     fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
         let _ = snapshot;
         Err(Capabilities::unimplemented(self.capabilities().snapshot, "restore", "snapshot"))
@@ -248,47 +236,17 @@ pub trait InferenceSessionExt: InferenceSession {
 
 impl<S: InferenceSession + ?Sized> InferenceSessionExt for S {}
 
-macro_rules! forward {
-    ($($target:ty),*) => {$(
-        #[deny(clippy::missing_trait_methods)]
-        impl<S: InferenceSession + ?Sized> InferenceSession for $target {
-            fn capabilities(&self) -> &Capabilities {
-                (**self).capabilities()
-            }
-            fn open(&mut self) -> Result<SequenceId> {
-                (**self).open()
-            }
-            fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
-                (**self).open_with(options)
-            }
-            fn close(&mut self, sequence: SequenceId) -> Result<()> {
-                (**self).close(sequence)
-            }
-            fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
-                (**self).state(sequence)
-            }
-            fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-                (**self).step(rows, control, out)
-            }
-            fn stats(&self) -> SessionStats {
-                (**self).stats()
-            }
-            fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-                (**self).rewind(sequence, position)
-            }
-            fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
-                (**self).fork(sequence)
-            }
-            fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
-                (**self).snapshot(sequence)
-            }
-            fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-                (**self).restore(snapshot)
-            }
-            fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
-                (**self).restore_with(snapshot, options)
-            }
-        }
-    )*};
-}
-forward!(&mut S, Box<S>);
+forward!(InferenceSession<S> for &mut S, Box<S>; {
+    fn capabilities() -> &Capabilities;
+    fn state(sequence: SequenceId) -> Result<SequenceState>;
+    fn stats() -> SessionStats;
+    mut fn open() -> Result<SequenceId>;
+    mut fn open_with(options: &SequenceOptions) -> Result<SequenceId>;
+    mut fn close(sequence: SequenceId) -> Result<()>;
+    mut fn step(rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
+    mut fn rewind(sequence: SequenceId, position: usize) -> Result<()>;
+    mut fn fork(sequence: SequenceId) -> Result<SequenceId>;
+    mut fn snapshot(sequence: SequenceId) -> Result<Snapshot>;
+    mut fn restore(snapshot: &Snapshot) -> Result<SequenceId>;
+    mut fn restore_with(snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId>;
+});

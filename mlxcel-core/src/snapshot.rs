@@ -84,9 +84,11 @@ impl Snapshot {
             flag @ ..=1 => flag == 1,
             _ => return Err(corrupt("a flag is neither 0 nor 1")),
         };
+        let fits = |length: u64| {
+            usize::try_from(length).map_err(|_| corrupt("a length exceeds this machine's address space"))
+        };
         let mut part = || {
-            let length = usize::try_from(le(take(8)?))
-                .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
+            let length = fits(le(take(8)?))?;
             take(length)
         };
         let text =
@@ -110,8 +112,7 @@ impl Snapshot {
         if !rest.is_empty() {
             return Err(corrupt("bytes follow its end"));
         }
-        let position = usize::try_from(position)
-            .map_err(|_| corrupt("a length exceeds this machine's address space"))?;
+        let position = fits(position)?;
         // Exactly as it is written, so that bytes that are read are those that are written again.
         let precision = Precision::ALL
             .into_iter()

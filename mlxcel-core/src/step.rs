@@ -201,11 +201,9 @@ impl PositionResult {
         Self { best, following, top: Vec::new() }
     }
 
-    /// Sets the most likely tokens, most likely first.
-    #[must_use]
-    pub fn with_top(mut self, top: Vec<TokenLogprob>) -> Self {
-        self.top = top;
-        self
+    setters! {
+        /// Sets the most likely tokens, most likely first.
+        with_top(top: Vec<TokenLogprob>) => top = top;
     }
 }
 
@@ -234,10 +232,8 @@ impl RowResult {
     ///
     /// [`ErrorKind::Internal`] if this is another result.
     pub fn into_token(self) -> Result<SampledToken> {
-        match self {
-            Self::Tokens(tokens) => only(tokens),
-            _ => Err(wrong_kind()),
-        }
+        let tokens = if let Self::Tokens(tokens) = self { only(tokens) } else { None };
+        tokens.ok_or_else(wrong_kind)
     }
 
     /// The logits at the one position that a row wanted.
@@ -246,18 +242,13 @@ impl RowResult {
     ///
     /// [`ErrorKind::Internal`] if this is another result.
     pub fn into_logits(self) -> Result<Vec<f32>> {
-        match self {
-            Self::Logits(logits) => only(logits),
-            _ => Err(wrong_kind()),
-        }
+        let logits = if let Self::Logits(logits) = self { only(logits) } else { None };
+        logits.ok_or_else(wrong_kind)
     }
 }
 
-fn only<T>(mut answers: Vec<T>) -> Result<T> {
-    match (answers.pop(), answers.is_empty()) {
-        (Some(answer), true) => Ok(answer),
-        _ => Err(wrong_kind()),
-    }
+fn only<T>(mut answers: Vec<T>) -> Option<T> {
+    answers.pop().filter(|_| answers.is_empty())
 }
 
 fn wrong_kind() -> Error {
@@ -323,14 +314,7 @@ impl StepOutput {
     ///
     /// That of the row; [`ErrorKind::Internal`] if the engine gave another number of results.
     pub fn take_only(&mut self, operation: &'static str) -> Result<RowResult> {
-        let mut rows = self.take();
-        match (rows.pop(), rows.is_empty()) {
-            (Some(row), true) => row,
-            _ => Err(Error::new(
-                ErrorKind::Internal,
-                operation,
-                "the engine did not return one result per row",
-            )),
-        }
+        let message = "the engine did not return one result per row";
+        only(self.take()).ok_or_else(|| Error::new(ErrorKind::Internal, operation, message))?
     }
 }

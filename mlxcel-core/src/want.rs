@@ -161,12 +161,12 @@ impl<'a> Want<'a> {
         Self::new(Positions::All, Answer::EachHidden)
     }
 
-    /// The same answer at each of the row's last `drafts` tokens, which are draft tokens, and at the token
-    /// before them.
-    #[must_use]
-    pub fn with_drafts(mut self, drafts: usize) -> Self {
-        self.positions = Positions::Drafts(drafts);
-        self
+    setters! {
+        /// The same answer at each of the row's last `drafts` tokens, which are draft tokens, and at the token
+        /// before them.
+        with_drafts(drafts: usize) => positions = Positions::Drafts(drafts);
+        /// Also returns the hidden state of each of the row's tokens.
+        with_states() => states = true;
     }
 
     /// For a token: limits the choice at each position to those of a mask; empty allows all tokens.
@@ -184,13 +184,6 @@ impl<'a> Want<'a> {
         if let Answer::Token { top, .. } | Answer::Likelihoods { top } = &mut self.answer {
             *top = count;
         }
-        self
-    }
-
-    /// Also returns the hidden state of each of the row's tokens.
-    #[must_use]
-    pub fn with_states(mut self) -> Self {
-        self.states = true;
         self
     }
 

@@ -149,9 +149,17 @@ impl Generation {
     /// What the host chooses by each row of logits, up to the first that is not the draft token in its place.
     /// Adds the tokens to the text, from where the caller takes them again.
     fn sample_each(&mut self, rows: &[Vec<f32>], draft_tokens: &[TokenId]) -> Result<Vec<SampledToken>> {
+        let TokenChoice::Host(sampler) = &self.choice else { return Err(not_verified()) };
         let mut sampled = Vec::with_capacity(rows.len());
         for (index, logits) in rows.iter().enumerate() {
-            let token = self.sample_at(logits, index)?;
+            let context = SamplingContext {
+                tokens: &self.tokens,
+                prompt_length: self.prompt_length,
+                mask: self.masks.get(index),
+                top: self.options.top,
+                drawn: &self.drawn,
+            };
+            let token = sampler.sample(logits, &context)?;
             let right = draft_tokens.get(index) == Some(&token.token);
             self.tokens.push(token.token);
             self.drawn.push(token.drawn_logprob.unwrap_or(token.logprob));
@@ -161,19 +169,6 @@ impl Generation {
             }
         }
         Ok(sampled)
-    }
-
-    /// What the host chooses by `logits` after all tokens, `index` of which are not in the text yet.
-    fn sample_at(&self, logits: &[f32], index: usize) -> Result<SampledToken> {
-        let TokenChoice::Host(sampler) = &self.choice else { return Err(not_verified()) };
-        let context = SamplingContext {
-            tokens: &self.tokens,
-            prompt_length: self.prompt_length,
-            mask: self.masks.get(index),
-            top: self.options.top,
-            drawn: &self.drawn,
-        };
-        sampler.sample(logits, &context)
     }
 }
 

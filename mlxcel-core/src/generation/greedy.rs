@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use super::{FinishReason, GenerateOptions, Generated, TokenChoice, TokenStream};
 use crate::error::Result;
 use crate::plan::SamplingPlan;
-use crate::sequence::SequenceId;
 use crate::session::InferenceSession;
 use crate::step::SampledToken;
 use crate::token::TokenId;
@@ -34,7 +33,26 @@ pub trait GenerateExt: InferenceSession {
         on_token: &mut dyn FnMut(&SampledToken) -> ControlFlow<()>,
     ) -> Result<Generated> {
         let sequence = self.open()?;
-        let result = run_greedy(self, sequence, prompt, options, on_token);
+        let mut run = || -> Result<Generated> {
+            let choice = TokenChoice::Engine(SamplingPlan::greedy());
+            let mut stream = TokenStream::new(&mut *self, sequence, prompt, options.clone(), choice)?;
+            let mut generation = Generated {
+                tokens: Vec::new(),
+                logprobs: Vec::new(),
+                finish_reason: FinishReason::Cancelled,
+            };
+            for token in &mut stream {
+                let token = token?;
+                generation.tokens.push(token.token);
+                generation.logprobs.push(token.logprob);
+                if on_token(&token).is_break() {
+                    return Ok(generation);
+                }
+            }
+            generation.finish_reason = stream.finish_reason().unwrap_or(FinishReason::Cancelled);
+            Ok(generation)
+        };
+        let result = run();
         // The sequence was opened here, so closing fails only if the engine is broken; the first error is
         // returned.
         let closed = self.close(sequence);
@@ -45,26 +63,3 @@ pub trait GenerateExt: InferenceSession {
 }
 
 impl<S: InferenceSession + ?Sized> GenerateExt for S {}
-
-fn run_greedy<S: InferenceSession + ?Sized>(
-    session: &mut S,
-    sequence: SequenceId,
-    prompt: &[TokenId],
-    options: &GenerateOptions,
-    on_token: &mut dyn FnMut(&SampledToken) -> ControlFlow<()>,
-) -> Result<Generated> {
-    let choice = TokenChoice::Engine(SamplingPlan::greedy());
-    let mut stream = TokenStream::new(session, sequence, prompt, options.clone(), choice)?;
-    let mut generation =
-        Generated { tokens: Vec::new(), logprobs: Vec::new(), finish_reason: FinishReason::Cancelled };
-    for token in &mut stream {
-        let token = token?;
-        generation.tokens.push(token.token);
-        generation.logprobs.push(token.logprob);
-        if on_token(&token).is_break() {
-            return Ok(generation);
-        }
-    }
-    generation.finish_reason = stream.finish_reason().unwrap_or(FinishReason::Cancelled);
-    Ok(generation)
-}

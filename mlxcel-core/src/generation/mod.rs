@@ -235,7 +235,7 @@ impl Generation {
         while !self.poll_end() {
             let token = match self.next_ready() {
                 None if self.finish.is_some() => None,
-                None => self.run_row(session, sequence, usize::MAX)?,
+                None => self.run_row(session, sequence)?,
                 token => token,
             };
             if self.finish.is_some() {
@@ -248,18 +248,17 @@ impl Generation {
         Ok(None)
     }
 
-    /// Runs its next row, of at most `most` tokens.
+    /// Runs its next row.
     fn run_row<S: InferenceSession + ?Sized>(
         &mut self,
         session: &mut S,
         sequence: SequenceId,
-        most: usize,
     ) -> Result<Option<SampledToken>> {
         self.rewind(session, sequence)?;
-        let Some(row) = self.row(sequence, most) else { return Ok(None) };
+        let Some(row) = self.row(sequence, usize::MAX) else { return Ok(None) };
         let fed = row.tokens.len();
-        let mut control = Control::default();
-        (control.cancel, control.deadline) = (self.options.cancel.as_ref(), self.options.deadline);
+        let GenerateOptions { cancel, deadline, .. } = &self.options;
+        let control = Control { cancel: cancel.as_ref(), deadline: *deadline, prefer_ready: false };
         match session.run_row(row, &control) {
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 self.set_computed(session.state(sequence)?.position);

@@ -46,11 +46,6 @@ impl AdapterRoom {
             Ok(())
         })
     }
-
-    /// What entries depend on in sequences with this adapter.
-    fn salt(&self, adapter: &Adapter) -> Result<u64> {
-        Ok(self.numbers[self.slots.slot_of(adapter)?].load(Ordering::Relaxed))
-    }
 }
 
 /// What entries depend on in sequences of a model with this room: nothing without an adapter.
@@ -61,7 +56,7 @@ pub(super) fn salt(
 ) -> Result<u64> {
     match (room, adapter) {
         (_, None) => Ok(0),
-        (Some(room), Some(adapter)) => room.salt(adapter),
+        (Some(room), Some(adapter)) => Ok(room.numbers[room.slots.slot_of(adapter)?].load(Ordering::Relaxed)),
         (None, Some(_)) => Err(Capabilities::unclaimed(operation, "adapters")),
     }
 }

@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use adapters::AdapterRoom;
 use language::Language;
-use model::{Memory, ReferenceModel};
+use model::{Memory, ReferenceModel, Shared};
 
 use crate::backend::Backend;
 use crate::capabilities::Capabilities;
@@ -191,34 +191,33 @@ impl ReferenceBackend {
 
     /// Rejects invalid settings of this value.
     fn check(&self) -> Result<()> {
-        if self.vocabulary < 2 || TokenId::try_from(self.vocabulary).is_err() {
-            return Err(refused(
+        let outside = self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary);
+        let empty = "a chunk must have at least one token";
+        for (is_wrong, field, value, message) in [
+            (
+                self.vocabulary < 2 || TokenId::try_from(self.vocabulary).is_err(),
                 "vocabulary",
                 self.vocabulary,
                 "a vocabulary must have from 2 to 2³² - 1 tokens",
-            ));
+            ),
+            (self.chunk == 0, "chunk", 0, empty),
+            (self.limits.as_ref().is_some_and(|most| most.prompt_chunk == 0), "prompt_chunk", 0, empty),
+            (self.memory == Memory::Window(0), "window", 0, "a window must be at least 1"),
+            (
+                outside.is_some(),
+                "stop_tokens",
+                outside.map_or(0, |&token| token as usize),
+                "the token is outside the vocabulary",
+            ),
+        ] {
+            if is_wrong {
+                return Err(Error::new(ErrorKind::InvalidInput, "load model", message)
+                    .with_context("field", field)
+                    .with_context("value", value));
+            }
         }
-        if self.chunk == 0 {
-            return Err(refused("chunk", self.chunk, "a chunk must have at least one token"));
-        }
-        if self.limits.as_ref().is_some_and(|most| most.prompt_chunk == 0) {
-            return Err(refused("prompt_chunk", 0, "a chunk must have at least one token"));
-        }
-        if self.memory == Memory::Window(0) {
-            return Err(refused("window", 0, "a window must be at least 1"));
-        }
-        match self.stop_tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
-            Some(token) => Err(refused("stop_tokens", token, "the token is outside the vocabulary")),
-            None => Ok(()),
-        }
+        Ok(())
     }
-}
-
-/// A value that the engine does not take.
-fn refused(field: &'static str, value: impl std::fmt::Display, message: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "load model", message)
-        .with_context("field", field)
-        .with_context("value", value)
 }
 
 fn check_source(source: &ModelSource) -> Result<()> {
@@ -277,18 +276,15 @@ impl Backend for ReferenceBackend {
         info.weight_bytes = language.bytes();
         info.load_time = started.elapsed();
         let capabilities = self.capabilities(&checked);
-        let adapters = capabilities.adapters.map(AdapterRoom::new);
-        let (delay, faults) = (self.delay, self.faults.clone());
-        let (memory, broken) = (self.memory, self.broken);
-        Ok(Arc::new(ReferenceModel::new(model::Shared {
+        Ok(Arc::new(ReferenceModel(Arc::new(Shared {
             language,
-            memory,
-            broken,
+            memory: self.memory,
+            broken: self.broken,
             info,
+            adapters: capabilities.adapters.map(AdapterRoom::new),
             capabilities,
-            delay,
-            faults,
-            adapters,
-        })))
+            delay: self.delay,
+            faults: self.faults.clone(),
+        }))))
     }
 }

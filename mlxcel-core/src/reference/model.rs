@@ -125,13 +125,7 @@ impl Shared {
     }
 }
 
-pub(super) struct ReferenceModel(Arc<Shared>);
-
-impl ReferenceModel {
-    pub(super) fn new(shared: Shared) -> Self {
-        Self(Arc::new(shared))
-    }
-}
+pub(super) struct ReferenceModel(pub(super) Arc<Shared>);
 
 impl Model for ReferenceModel {
     fn info(&self) -> &ModelInfo {

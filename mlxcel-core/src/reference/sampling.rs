@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::language::{Entry, mix};
 use crate::distribution::most_likely;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::plan::SamplingPlan;
 use crate::sampling::{SamplingField, SamplingParams, TokenMask};
 use crate::token::TokenId;
@@ -27,22 +27,23 @@ pub(super) const FIELDS: [SamplingField; 8] = [
 /// A token that may be drawn, and its score or its weight relative to the most likely.
 type Candidate = (TokenId, f64);
 
-/// The token that `plan` chooses after `cache`, among those that `mask` allows; `None` if there are none.
+/// The token that `plan` chooses after `cache`, among those that `mask` allows.
 pub(super) fn choose(
     plan: &SamplingPlan,
     mask: Option<&TokenMask>,
     logits: &[f32],
     cache: &[Entry],
-) -> Result<Option<TokenId>> {
+) -> Result<TokenId> {
     let params = plan.params();
     let scores = scores(plan, &params.biases(logits.len())?, mask, logits, cache);
     let allowed = (0..).zip(scores).filter(|&(_, score)| score > f64::NEG_INFINITY);
     let order = most_likely(allowed, logits.len());
-    let Some(&(best, _)) = order.first() else { return Ok(None) };
-    if params.temperature == 0.0 {
-        return Ok(Some(best));
-    }
-    Ok(draw(&candidates(params, &order), uniform(params.seed, cache.len())))
+    let chosen = if params.temperature == 0.0 {
+        order.first().map(|&(best, _)| best)
+    } else {
+        draw(&candidates(params, &order), uniform(params.seed, cache.len()))
+    };
+    chosen.ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row without allowed tokens was run"))
 }
 
 /// The logits after mask, bias and penalties.

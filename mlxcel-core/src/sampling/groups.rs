@@ -23,11 +23,9 @@ impl DynamicTemperature {
         Self { range, exponent: 1.0 }
     }
 
-    /// Sets [`exponent`](Self::exponent).
-    #[must_use]
-    pub fn with_exponent(mut self, exponent: f32) -> Self {
-        self.exponent = exponent;
-        self
+    setters! {
+        /// Sets [`exponent`](Self::exponent).
+        with_exponent(exponent: f32) => exponent = exponent;
     }
 }
 

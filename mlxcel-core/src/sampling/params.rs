@@ -270,11 +270,9 @@ impl SamplingParams {
         Self::default()
     }
 
-    /// Sets [`seed`](Self::seed).
-    #[must_use]
-    pub fn with_seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
+    setters! {
+        /// Sets [`seed`](Self::seed).
+        with_seed(seed: u64) => seed = seed;
     }
 
     /// Sets [`seed`](Self::seed) to a different number at each call, so that sampled text differs from run to

@@ -200,12 +200,8 @@ impl<S> SequenceTable<S> {
 
     /// Poisons a sequence, so that it can only be closed, and returns the engine's state.
     pub fn poison(&mut self, id: SequenceId) -> Option<S> {
-        let slot = self.slots.get_mut(&id)?;
-        let position = match slot {
-            Slot::Healthy { sequence, .. } => (self.position)(sequence),
-            Slot::Poisoned { .. } => return None,
-        };
-        match std::mem::replace(slot, Slot::Poisoned { position }) {
+        let position = self.state_of(id)?.position;
+        match self.slots.insert(id, Slot::Poisoned { position })? {
             Slot::Healthy { sequence, .. } => Some(sequence),
             Slot::Poisoned { .. } => None,
         }

@@ -1,12 +1,10 @@
 //! What a pass computes of a row.
 
 use crate::distribution::Distribution;
-use crate::error::{Error, ErrorKind, Result};
-use crate::plan::SamplingPlan;
+use crate::error::Result;
 use crate::reference::model::{Cache, Shared};
 use crate::reference::{adapters, sampling};
-use crate::sampling::TokenMask;
-use crate::step::{RowResult, SampledToken};
+use crate::step::RowResult;
 use crate::table::StepRow;
 use crate::want::Answer;
 
@@ -37,8 +35,9 @@ pub(super) fn run(
             }
             Answer::Logits => logits.push(shared.logits(cache)?),
             Answer::Token { plan, masks, top } => {
-                let mask = masks.get(row.answered() + chosen.len());
-                chosen.push(choose(plan, mask, top, shared, cache)?);
+                let (mask, logits) = (masks.get(row.answered() + chosen.len()), shared.logits(cache)?);
+                let token = sampling::choose(plan, mask, &logits, &cache.entries)?;
+                chosen.push(Distribution::new(&logits)?.sampled(token, top));
             }
             Answer::Nothing => {}
         }
@@ -50,18 +49,4 @@ pub(super) fn run(
         Answer::Logits => RowResult::Logits(logits),
         Answer::Hidden | Answer::EachHidden | Answer::Nothing => RowResult::Extended,
     })
-}
-
-/// The token that follows what `cache` holds.
-fn choose(
-    plan: &SamplingPlan,
-    mask: Option<&TokenMask>,
-    top: u16,
-    shared: &Shared,
-    cache: &Cache,
-) -> Result<SampledToken> {
-    let logits = shared.logits(cache)?;
-    let token = sampling::choose(plan, mask, &logits, &cache.entries)?
-        .ok_or_else(|| Error::new(ErrorKind::Internal, "step", "a row without allowed tokens was run"))?;
-    Ok(Distribution::new(&logits)?.sampled(token, top))
 }
