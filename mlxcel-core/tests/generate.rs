@@ -88,28 +88,6 @@ fn the_stop_token_ends_the_text_and_is_not_part_of_it() {
 }
 
 #[test]
-fn a_full_sequence_and_a_token_limit_finish_as_length() {
-    let mut session = Counter::new(4);
-    let full = session.generate_greedy(&[1, 2], &GenerateOptions::new(20)).unwrap();
-    // Two positions are left, and the token after the last one needs none.
-    assert_eq!((full.tokens, full.finish_reason), (vec![3, 4, 5], FinishReason::Length));
-    let limited = session.generate_greedy(&[1, 2], &GenerateOptions::new(1)).unwrap();
-    assert_eq!((limited.tokens, limited.finish_reason), (vec![3], FinishReason::Length));
-    assert!(session.open.is_none(), "the sequence is closed");
-}
-
-#[test]
-fn empty_or_oversized_prompts_are_rejected_and_their_sequence_is_closed() {
-    let mut session = Counter::new(2);
-    for (prompt, kind) in [(&[][..], ErrorKind::InvalidInput), (&[1, 2, 3][..], ErrorKind::CapacityExceeded)]
-    {
-        let error = session.generate_greedy(prompt, &GenerateOptions::new(1)).unwrap_err();
-        assert_eq!(error.kind(), kind);
-        assert!(session.open.is_none());
-    }
-}
-
-#[test]
 fn the_caller_and_a_cancel_token_stop_between_tokens() {
     let mut session = Counter::new(64);
     let cancel = CancelToken::new();
