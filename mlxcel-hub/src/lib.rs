@@ -15,12 +15,7 @@
 //! # Ok::<(), mlxcel_core::Error>(())
 //! ```
 //!
-//! | text | what it names |
-//! |---|---|
-//! | `org/name` | the model, at the revision `main` |
-//! | `org/name@v1.0` | at a branch, a tag or a commit |
-//! | `org/name/file.gguf` | one GGUF file of several |
-//! | `org/name:Q4_K_M` | the model in GGUF files whose name has this label |
+//! A [`HubName`] may also name a revision and one of several GGUF models.
 //!
 //! # Feature `fetch`
 #![cfg_attr(feature = "fetch", doc = "[`fetch()`] downloads what a checkpoint needs")]

@@ -240,27 +240,23 @@ impl<'a> Client<'a> {
         }
         let code = text(&response, "x-error-code").unwrap_or_default();
         let has_token = self.options.token.is_some();
-        let (kind, message) = match status.as_u16() {
-            401 if !has_token => (
-                ErrorKind::NotFound,
+        let kind = match status.as_u16() {
+            401 | 404 => ErrorKind::NotFound,
+            403 if is_hub => ErrorKind::NotFound,
+            _ => ErrorKind::Io,
+        };
+        let message = match status.as_u16() {
+            401 if !has_token => {
                 "the hub does not show this model without a token: it does not exist, or is private or gated; set HF_TOKEN, or log in \
-                 with `hf auth login`",
-            ),
-            401 => (
-                ErrorKind::NotFound,
-                "the hub rejected the access token; check HF_TOKEN and the model's name",
-            ),
-            403 if is_hub => (
-                ErrorKind::NotFound,
-                "this model is gated: accept its terms on its page with the account of HF_TOKEN",
-            ),
-            404 if code == "RevisionNotFound" => (ErrorKind::NotFound, "the model has no such revision"),
-            404 if code == "EntryNotFound" => {
-                (ErrorKind::NotFound, "the model has no such file at this revision")
+                 with `hf auth login`"
             }
-            404 => (ErrorKind::NotFound, "the hub has no such model"),
-            429 => (ErrorKind::Io, "the hub's rate limit is reached; try again later, or set HF_TOKEN"),
-            _ => (ErrorKind::Io, "the hub did not respond to this request"),
+            401 => "the hub rejected the access token; check HF_TOKEN and the model's name",
+            403 if is_hub => "this model is gated: accept its terms on its page with the account of HF_TOKEN",
+            404 if code == "RevisionNotFound" => "the model has no such revision",
+            404 if code == "EntryNotFound" => "the model has no such file at this revision",
+            404 => "the hub has no such model",
+            429 => "the hub's rate limit is reached; try again later, or set HF_TOKEN",
+            _ => "the hub did not respond to this request",
         };
         let mut error = failed(kind, message)
             .with_context("model", name)

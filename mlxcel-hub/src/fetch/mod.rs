@@ -12,8 +12,8 @@ mod server;
 mod tests;
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use mlxcel_models::files::{FileKind, read_regular};
@@ -177,14 +177,19 @@ impl<'a> Snapshot<'a> {
 
 /// Puts what `make` makes into the place of what is at `path`, also while others do the same.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    // Not the number of the process: in containers, it is that of the process that was killed before, and of
+    // those that share the cache.
+    let random = RandomState::new().hash_one(path);
     let put = || {
         let folder = path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder)?;
-        let draft = folder.join(format!(".mlxcel-{}-{number}", std::process::id()));
-        make(&draft)?;
-        fs::rename(&draft, path)
+        let draft = folder.join(format!(".mlxcel-{random:016x}"));
+        let put = make(&draft).and_then(|()| fs::rename(&draft, path));
+        if put.is_err() {
+            // If it cannot be removed it stays.
+            let _ = fs::remove_file(&draft);
+        }
+        put
     };
     put().map_err(|error| Error::io(OPERATION, path, error))
 }

@@ -264,6 +264,27 @@ fn a_cancelled_download_leaves_no_snapshot_and_resumes() {
 }
 
 #[test]
+fn what_a_killed_process_of_the_same_number_left_is_in_no_ones_way() {
+    let place = place();
+    let folder = place.cache.folder().join("models--org--name/snapshots").join(COMMIT);
+    fs::create_dir_all(&folder).unwrap();
+    for number in 0..1000 {
+        fs::write(folder.join(format!(".mlxcel-{}-{number}", std::process::id())), "").unwrap();
+    }
+    assert_eq!(place.fetch("org/name").unwrap(), folder);
+}
+
+#[test]
+fn a_file_that_cannot_be_put_into_its_place_leaves_no_draft() {
+    let place = place();
+    let folder = place.cache.folder().join("models--org--name/snapshots").join(COMMIT);
+    fs::create_dir_all(folder.join("config.json/of somebody")).unwrap();
+    assert_eq!(place.fetch("org/name").unwrap_err().operation(), OPERATION);
+    let left = files_below(&folder);
+    assert!(left.iter().all(|path| !path.to_string_lossy().contains(".mlxcel-")), "{left:?}");
+}
+
+#[test]
 fn without_range_support_the_whole_file_is_fetched_again() {
     let place = place();
     let shard = bytes(300_000, 1);
