@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_models::files::{Resumable, place_of, read_regular};
-use sha2::{Digest, Sha256};
 
 /// What stands before the name of the place in that of the work folder.
 const PREFIX: &str = ".mlxcel-quantize-";
@@ -247,9 +246,4 @@ fn hold(operation: &'static str, work: &Path) -> Result<Option<File>> {
 #[cfg(not(unix))]
 fn hold(_operation: &'static str, _work: &Path) -> Result<Option<File>> {
     Ok(None)
-}
-
-/// The identity that a hash gives to a folder.
-pub(crate) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -52,7 +52,7 @@ pub use options::{QuantizeOptions, WriteOptions, WriteProgressFn};
 pub use recipe::{Override, Recipe};
 
 use codec::Deviation;
-use folder::{Folder, hex};
+use folder::Folder;
 use plan::{Content, Plan, Purpose};
 use write::Work;
 
@@ -211,7 +211,7 @@ fn identity(checkpoint: &Checkpoint, plan: &Plan<'_>, config: &[u8], purpose: Pu
         hash.update(&file.name);
         hash.update(file.header()?);
     }
-    Ok(hex(hash))
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// The settings of the new checkpoint, whose modules are packed by `settings` if there are some.

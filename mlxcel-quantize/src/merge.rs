@@ -17,7 +17,7 @@ use mlxcel_core::{Error, ModelSource, Result, setters};
 use mlxcel_models::{AdapterChanges, Checkpoint};
 use sha2::{Digest, Sha256};
 
-use crate::folder::{Folder, hex};
+use crate::folder::Folder;
 use crate::options::{QuantizeOptions, WriteOptions};
 use crate::plan::{INDEX, Purpose};
 use crate::workers::{BLOCK, COPIED, TASK, Workers, check_threads};
@@ -134,7 +134,8 @@ pub fn merge(
     for part in [env!("CARGO_PKG_VERSION"), OPERATION, &checkpoint.fingerprint(), &adapter.identity] {
         hash.update(part);
     }
-    let folder = Folder::begin(OPERATION, out.as_ref(), &hex(hash), options.write.restart)?;
+    let identity = format!("{:x}", hash.finalize());
+    let folder = Folder::begin(OPERATION, out.as_ref(), &identity, options.write.restart)?;
     let mut names = checkpoint.side_files()?;
     names.extend(["config.json", INDEX].map(str::to_owned));
     for name in names {
