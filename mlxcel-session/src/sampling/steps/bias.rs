@@ -2,22 +2,12 @@
 
 use super::*;
 
-#[derive(Debug)]
-struct Bias(SamplingParams);
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    some(params.active_fields().contains(SamplingField::LogitBias).then(|| Bias(params.clone())))
-}
-
-impl SamplingStep for Bias {
-    fn name(&self) -> &str {
-        "logit_bias"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
-        for (token, bias) in self.0.biases(candidates.vocabulary_size())? {
+    let own = SamplingParams::greedy().with_logit_bias(params.logit_bias.clone());
+    active(params, SamplingField::LogitBias, move |candidates, _| {
+        for (token, bias) in own.biases(candidates.vocabulary_size())? {
             candidates.change(token, |score| score + bias);
         }
         Ok(())
-    }
+    })
 }

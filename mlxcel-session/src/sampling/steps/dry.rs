@@ -2,68 +2,43 @@
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::Dry;
-
 use super::*;
 
-#[derive(Debug)]
-struct DryStep {
-    params: Dry,
-    /// Sorted.
-    breakers: Vec<TokenId>,
-}
+/// The largest exponent at which float32 holds the power, as in llama.cpp: it keeps penalties finite.
+const FLOAT_MAX_LOG: f64 = 88.722_839_1;
 
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let step = params.dry.clone().map(|params| {
-        let mut breakers = params.breakers.clone();
-        breakers.sort_unstable();
-        DryStep { params, breakers }
-    });
-    active(params, SamplingField::Dry, step)
-}
-
-impl DryStep {
-    fn breaks(&self, token: TokenId) -> bool {
-        self.breakers.binary_search(&token).is_ok()
-    }
-
-    /// The longest repetition that each token would continue with.
-    fn repetitions(&self, tokens: &[TokenId]) -> BTreeMap<TokenId, usize> {
-        let least = self.params.allowed_length as usize;
-        let mut longest = BTreeMap::new();
-        let reversed: Vec<TokenId> = tokens.iter().rev().copied().collect();
-        // A repetition does not reach beyond a breaker.
-        let most = reversed.iter().take_while(|&&token| !self.breaks(token)).count();
-        for (distance, length) in prefix_lengths(&reversed).into_iter().enumerate().skip(1) {
-            let length = length.min(most);
-            let next = reversed[distance - 1];
-            if length >= least && !self.breaks(next) {
-                let entry = longest.entry(next).or_insert(length);
-                *entry = length.max(*entry);
-            }
-        }
-        longest
-    }
-}
-
-impl SamplingStep for DryStep {
-    fn name(&self) -> &str {
-        "dry"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()> {
-        let Dry { multiplier, base, allowed_length, .. } = self.params;
-        // The largest exponent at which float32 holds the power, as in llama.cpp: it keeps penalties finite.
-        // There is none for a base of 1.
-        const FLOAT_MAX_LOG: f64 = 88.722_839_1;
-        let base = f64::from(base);
+    let mut dry = params.dry.clone()?;
+    dry.breakers.sort_unstable();
+    active(params, SamplingField::Dry, move |candidates, context| {
+        let (base, least) = (f64::from(dry.base), dry.allowed_length as usize);
+        // There is no largest exponent of a base of 1.
         let most = (FLOAT_MAX_LOG / base.ln()).floor();
-        for (token, length) in self.repetitions(context.last_tokens(self.params.window)) {
-            let exponent = ((length - allowed_length as usize) as f64).min(most);
-            candidates.change(token, |score| score - f64::from(multiplier) * base.powf(exponent));
+        for (token, length) in repetitions(context.last_tokens(dry.window), least, &dry.breakers) {
+            let exponent = ((length - least) as f64).min(most);
+            candidates.change(token, |score| score - f64::from(dry.multiplier) * base.powf(exponent));
         }
         Ok(())
+    })
+}
+
+/// The longest repetition that each token would continue with, of those of at least `least` tokens. The
+/// `breakers` are sorted.
+fn repetitions(tokens: &[TokenId], least: usize, breakers: &[TokenId]) -> BTreeMap<TokenId, usize> {
+    let breaks = |token: TokenId| breakers.binary_search(&token).is_ok();
+    let mut longest = BTreeMap::new();
+    let reversed: Vec<TokenId> = tokens.iter().rev().copied().collect();
+    // A repetition does not reach beyond a breaker.
+    let most = reversed.iter().take_while(|&&token| !breaks(token)).count();
+    for (distance, length) in prefix_lengths(&reversed).into_iter().enumerate().skip(1) {
+        let length = length.min(most);
+        let next = reversed[distance - 1];
+        if length >= least && !breaks(next) {
+            let entry = longest.entry(next).or_insert(length);
+            *entry = length.max(*entry);
+        }
     }
+    longest
 }
 
 /// For each position of `tokens` how many tokens from there on are those that `tokens` begins with: the

@@ -2,22 +2,10 @@
 
 use super::*;
 
-#[derive(Debug)]
-struct MinP(f64);
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    active(params, SamplingField::MinP, params.min_p.map(|p| MinP(f64::from(p))))
-}
-
-impl SamplingStep for MinP {
-    fn name(&self) -> &str {
-        "min_p"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
-        let Some(best) = candidates.best() else { return Ok(()) };
-        let least = best.score + self.0.ln();
+    let p = f64::from(params.min_p?);
+    filter(params, SamplingField::MinP, move |candidates, best, _| {
+        let least = best.score + p.ln();
         candidates.retain(|candidate| candidate.score >= least);
-        Ok(())
-    }
+    })
 }

@@ -18,6 +18,7 @@ mod top_p;
 mod typical;
 mod xtc;
 
+use std::fmt;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, Result, SamplingField, SamplingParams, TokenId};
@@ -47,21 +48,58 @@ pub(super) fn of(params: &SamplingParams) -> [Vec<Arc<dyn SamplingStep>>; 2] {
     [LOGITS, DRAW].map(|list| list.iter().filter_map(|make| make(params)).collect())
 }
 
-fn some<S: SamplingStep + 'static>(step: Option<S>) -> Step {
-    step.map(|step| Arc::new(step) as Arc<dyn SamplingStep>)
+/// A step under its name.
+struct Named<F> {
+    name: &'static str,
+    apply: F,
 }
 
-/// The step, if `field` does anything by its value.
-fn active<S: SamplingStep + 'static>(params: &SamplingParams, field: SamplingField, step: Option<S>) -> Step {
-    some(step.filter(|_| params.active_fields().contains(field)))
+impl<F> fmt::Debug for Named<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
-/// An error about `token`, which `field` names and the vocabulary lacks.
-fn beyond(field: &'static str, token: TokenId, candidates: &Candidates) -> Error {
-    Error::new(ErrorKind::InvalidInput, "sample", "the token is outside the vocabulary")
-        .with_context("field", field)
-        .with_context("token", token)
-        .with_context("vocabulary_size", candidates.vocabulary_size())
+impl<F> SamplingStep for Named<F>
+where
+    F: Fn(&mut Candidates, &StepContext<'_>) -> Result<()> + Send + Sync,
+{
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()> {
+        (self.apply)(candidates, context)
+    }
+}
+
+/// A step of this name.
+fn named<F>(name: &'static str, apply: F) -> Step
+where
+    F: Fn(&mut Candidates, &StepContext<'_>) -> Result<()> + Send + Sync + 'static,
+{
+    Some(Arc::new(Named { name, apply }))
+}
+
+/// The step of `field`, if that does anything by its value.
+fn active<F>(params: &SamplingParams, field: SamplingField, apply: F) -> Step
+where
+    F: Fn(&mut Candidates, &StepContext<'_>) -> Result<()> + Send + Sync + 'static,
+{
+    if params.active_fields().contains(field) { named(field.as_str(), apply) } else { None }
+}
+
+/// As [`active`], for a step that cannot fail and is handed the most likely candidate.
+fn filter<F>(params: &SamplingParams, field: SamplingField, apply: F) -> Step
+where
+    F: Fn(&mut Candidates, Candidate, &StepContext<'_>) + Send + Sync + 'static,
+{
+    active(params, field, move |candidates, context| {
+        if let Some(best) = candidates.best() {
+            apply(candidates, best, context);
+        }
+        Ok(())
+    })
 }
 
 /// How often each of `tokens` occurs.

@@ -3,32 +3,11 @@
 
 use super::*;
 
-#[derive(Debug)]
-struct Repetition {
-    penalty: f64,
-    window: Option<u32>,
-}
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    let (penalty, window) = (params.repetition_penalty.map(f64::from), params.penalty_window);
-    let step = penalty.map(|penalty| Repetition { penalty, window });
-    active(params, SamplingField::RepetitionPenalty, step)
-}
-
-impl SamplingStep for Repetition {
-    fn name(&self) -> &str {
-        "repetition_penalty"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, context: &StepContext<'_>) -> Result<()> {
-        for (token, _) in counts(context.last_tokens(self.window)) {
-            candidates.change(
-                token,
-                |score| {
-                    if score < 0.0 { score * self.penalty } else { score / self.penalty }
-                },
-            );
-        }
+    let (penalty, window) = (f64::from(params.repetition_penalty?), params.penalty_window);
+    active(params, SamplingField::RepetitionPenalty, move |candidates, context| {
+        let penalized = |score| if score < 0.0 { score * penalty } else { score / penalty };
+        counts(context.last_tokens(window)).for_each(|(token, _)| candidates.change(token, penalized));
         Ok(())
-    }
+    })
 }

@@ -4,23 +4,13 @@ use mlxcel_core::most_likely;
 
 use super::*;
 
-#[derive(Debug)]
-struct TopK(usize);
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    active(params, SamplingField::TopK, params.top_k.map(|k| TopK(k as usize)))
-}
-
-impl SamplingStep for TopK {
-    fn name(&self) -> &str {
-        "top_k"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
-        if self.0 < candidates.len() {
+    let k = params.top_k? as usize;
+    active(params, SamplingField::TopK, move |candidates, _| {
+        if k < candidates.len() {
             let scores = candidates.iter().map(|candidate| (candidate.token, candidate.score));
-            candidates.keep(most_likely(scores, self.0).into_iter().map(Candidate::from).collect());
+            candidates.keep(most_likely(scores, k).into_iter().map(Candidate::from).collect());
         }
         Ok(())
-    }
+    })
 }

@@ -3,27 +3,15 @@
 
 use super::*;
 
-#[derive(Debug)]
-struct TopNSigma(f64);
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    active(params, SamplingField::TopNSigma, params.top_n_sigma.map(|n| TopNSigma(f64::from(n))))
-}
-
-impl SamplingStep for TopNSigma {
-    fn name(&self) -> &str {
-        "top_n_sigma"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
-        let Some(best) = candidates.best() else { return Ok(()) };
+    let n = f64::from(params.top_n_sigma?);
+    filter(params, SamplingField::TopNSigma, move |candidates, best, _| {
         let count = candidates.len() as f64;
         // Relative to the best, so that equal logits have no deviation at all.
         let below = |candidate: Candidate| candidate.score - best.score;
         let mean = candidates.iter().map(below).sum::<f64>() / count;
         let variance = candidates.iter().map(|c| (below(c) - mean).powi(2)).sum::<f64>() / count;
-        let least = -self.0 * variance.sqrt();
+        let least = -n * variance.sqrt();
         candidates.retain(|candidate| below(candidate) >= least);
-        Ok(())
-    }
+    })
 }

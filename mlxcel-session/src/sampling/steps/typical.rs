@@ -5,20 +5,9 @@ use super::super::select::reaching;
 use super::temperature::entropy;
 use super::*;
 
-#[derive(Debug)]
-struct TypicalP(f64);
-
 pub(super) fn step(params: &SamplingParams) -> Step {
-    active(params, SamplingField::TypicalP, params.typical_p.map(|p| TypicalP(f64::from(p))))
-}
-
-impl SamplingStep for TypicalP {
-    fn name(&self) -> &str {
-        "typical_p"
-    }
-
-    fn apply(&self, candidates: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
-        let Some(best) = candidates.best() else { return Ok(()) };
+    let p = f64::from(params.typical_p?);
+    filter(params, SamplingField::TypicalP, move |candidates, best, _| {
         let total = candidates.total(best.score);
         // The surprise is `ln(total) - (score - best)`.
         let typical = total.ln() - entropy(candidates, best.score);
@@ -28,9 +17,8 @@ impl SamplingStep for TypicalP {
         let near: Vec<Candidate> =
             (0..).zip(list).map(|(place, candidate)| Candidate::new(place, nearness(*candidate))).collect();
         let weight = |near: &Candidate| (list[near.token as usize].score - best.score).exp();
-        let kept = reaching(&near, weight, self.0 * total);
+        let kept = reaching(&near, weight, p * total);
         let least = kept.last().map_or(f64::NEG_INFINITY, |last| last.score);
         candidates.retain(|candidate| nearness(candidate) >= least);
-        Ok(())
-    }
+    })
 }

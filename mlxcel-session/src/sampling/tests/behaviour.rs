@@ -90,7 +90,7 @@ fn logits_that_allow_no_choice_are_errors() {
     assert_eq!(kind(&[0.0], vec![(1, 1.0)]), ErrorKind::InvalidInput);
     assert_eq!(kind(&[], vec![]), ErrorKind::InvalidInput);
     for (change, field) in [
-        ((|p| p.allowed_tokens = Some(vec![0, 4])) as fn(&mut SamplingParams), "allowed_tokens"),
+        ((|p| p.allowed_tokens = Some(vec![0, TokenId::MAX])) as fn(&mut SamplingParams), "allowed_tokens"),
         (|p| p.forbidden_tokens = vec![4], "forbidden_tokens"),
         (|p| p.logit_bias = vec![(4, 1.0)], "logit_bias"),
     ] {
@@ -279,48 +279,5 @@ fn custom_steps_run_between_penalties_and_draw() {
         assert_eq!(sampler.step_names()[..3], ["limits", "logit_bias", "own"]);
         assert_eq!(sampler.step_names().contains(&"top_k"), temperature > 0.0);
         assert_eq!(sampler.sample(&logits(), &SamplingContext::new(&[0, 2], 1)).unwrap().token, 3);
-    }
-}
-
-/// How long a token takes: `cargo test --release -p mlxcel-session --lib -- --ignored --nocapture
-/// the_time_of_a_token`.
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stdout)]
-fn the_time_of_a_token() {
-    let greedy = SamplingParams::greedy;
-    let drawn = || greedy().with_temperature(0.8);
-    for size in [729_u32, 32_000, 128_256] {
-        // About the shape of a language model's logits: a few stand out.
-        let random = super::super::random::Random::new(1);
-        let logits: Vec<f32> = (0..size)
-            .map(|token| {
-                let uniform = |number| random.uniform(token as usize, number).max(1e-12);
-                ((-2.0 * uniform(0).ln()).sqrt() * (std::f64::consts::TAU * uniform(1)).cos() * 3.0) as f32
-            })
-            .collect();
-        let tokens: Vec<TokenId> = (0..500).map(|i| i * 37 % size).collect();
-        for (name, params) in [
-            ("greedy", greedy()),
-            ("temperature", drawn()),
-            ("top_k 40", drawn().with_top_k(40)),
-            ("top_p 0.95", drawn().with_top_p(0.95)),
-            (
-                "top_k 40, top_p, min_p, repetition",
-                drawn().with_top_k(40).with_top_p(0.95).with_min_p(0.05).with_repetition_penalty(1.1),
-            ),
-            ("typical_p 0.9", drawn().with_typical_p(0.9)),
-            ("mirostat", drawn().with_mirostat(Mirostat::new(5.0, 0.1))),
-            ("dry", drawn().with_top_k(40).with_dry(Dry::new(0.8))),
-        ] {
-            let sampler = HostSampler::new(params).unwrap();
-            let context = SamplingContext::new(&tokens, 10);
-            let rounds = 4_000_000 / size as usize + 5;
-            let start = std::time::Instant::now();
-            let chosen: u64 =
-                (0..rounds).map(|_| u64::from(sampler.sample(&logits, &context).unwrap().token)).sum();
-            let time = start.elapsed().as_secs_f64() * 1e6 / rounds as f64;
-            println!("{size:>7} {name}: {time:.1} us ({})", chosen / rounds as u64);
-        }
     }
 }

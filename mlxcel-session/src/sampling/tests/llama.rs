@@ -3,27 +3,7 @@
 use super::*;
 
 #[derive(Deserialize)]
-struct Fixture {
-    vectors: Vec<Vector>,
-    cases: Vec<Case>,
-    mirostat: MirostatRun,
-}
-
-#[derive(Deserialize)]
-struct Vector {
-    logits: Vec<f32>,
-    tokens: Vec<TokenId>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    parameters: Parameters,
-    vector: usize,
-    probabilities: Vec<Option<f64>>,
-}
-
-#[derive(Deserialize)]
-struct MirostatRun {
+pub(super) struct MirostatRun {
     tau: f32,
     eta: f32,
     steps: Vec<MirostatStep>,
@@ -43,20 +23,15 @@ fn fixture() -> Fixture {
 
 #[test]
 fn the_sampled_distribution_matches_llama_cpp() {
-    let Fixture { vectors, cases, .. } = fixture();
-    assert!(cases.len() > 80);
-    for case in &cases {
-        let vector = &vectors[case.vector];
-        let sampler = case.parameters.sampler(0);
-        let found = sampler.distribution(&vector.logits, &SamplingContext::new(&vector.tokens, 0)).unwrap();
-        let name = format!("{:?}, vector {}", case.parameters, case.vector);
-        assert_probabilities(&found, &case.probabilities, &name);
-    }
+    let fixture = fixture();
+    assert!(fixture.cases.len() > 80);
+    fixture.assert_distributions();
 }
 
 #[test]
 fn mirostat_adapts_as_in_llama_cpp() {
     let Fixture { vectors, mirostat, .. } = fixture();
+    let mirostat = mirostat.unwrap();
     let params = SamplingParams::greedy()
         .with_temperature(1.0)
         .with_mirostat(Mirostat::new(mirostat.tau, mirostat.eta));

@@ -5,9 +5,11 @@ mod llama;
 mod properties;
 mod transformers;
 
+use std::collections::BTreeMap;
+
 use mlxcel_core::{
-    Dry, DynamicTemperature, ErrorKind, LogitsSampler, Mirostat, SamplingContext, SamplingParams, TokenId,
-    TokenMask, Xtc,
+    Dry, DynamicTemperature, ErrorKind, LogitsSampler, Mirostat, SamplingContext, SamplingNumber,
+    SamplingParams, TokenId, TokenMask, Xtc,
 };
 use serde::Deserialize;
 
@@ -18,24 +20,16 @@ const TOLERANCE: f64 = 1e-5;
 
 /// The parameters of a recorded case; drawn at temperature 1 unless it says otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 struct Parameters {
-    temperature: Option<f32>,
     dynamic_temperature: Option<(f32, f32)>,
-    top_n_sigma: Option<f32>,
-    top_k: Option<u32>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    typical_p: Option<f32>,
     xtc: Option<(f32, f32)>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    penalty_window: Option<u32>,
-    no_repeat_ngram: Option<u32>,
     dry: Option<DryParameters>,
     logit_bias: Vec<(TokenId, Option<f32>)>,
     forbidden_tokens: Vec<TokenId>,
+    /// The others by their names.
+    #[serde(flatten)]
+    numbers: BTreeMap<String, f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -51,21 +45,15 @@ struct DryParameters {
 
 impl Parameters {
     fn params(&self, seed: u64) -> SamplingParams {
-        let mut params = SamplingParams::greedy().with_temperature(self.temperature.unwrap_or(1.0));
+        let mut params = SamplingParams::greedy().with_temperature(1.0).with_seed(seed);
+        for (name, &value) in &self.numbers {
+            let number = SamplingNumber::ALL.iter().find(|number| number.name() == name).unwrap();
+            number.set(&mut params, Some(value)).unwrap();
+        }
         params.dynamic_temperature = self
             .dynamic_temperature
             .map(|(range, exponent)| DynamicTemperature::new(range).with_exponent(exponent));
-        params.top_n_sigma = self.top_n_sigma;
-        params.top_k = self.top_k;
-        params.top_p = self.top_p;
-        params.min_p = self.min_p;
-        params.typical_p = self.typical_p;
         params.xtc = self.xtc.map(|(probability, threshold)| Xtc::new(probability, threshold));
-        params.repetition_penalty = self.repetition_penalty;
-        params.presence_penalty = self.presence_penalty;
-        params.frequency_penalty = self.frequency_penalty;
-        params.penalty_window = self.penalty_window;
-        params.no_repeat_ngram = self.no_repeat_ngram;
         params.dry = self.dry.as_ref().map(|given| {
             let mut dry = Dry::new(given.multiplier).with_breakers(given.breakers.clone());
             dry.base = given.base.unwrap_or(dry.base);
@@ -75,12 +63,67 @@ impl Parameters {
         });
         params.logit_bias =
             self.logit_bias.iter().map(|&(token, bias)| (token, bias.unwrap_or(f32::NEG_INFINITY))).collect();
-        params.forbidden_tokens.clone_from(&self.forbidden_tokens);
-        params.with_seed(seed)
+        params.with_forbidden_tokens(self.forbidden_tokens.clone())
     }
 
     fn sampler(&self, seed: u64) -> HostSampler {
         HostSampler::new(self.params(seed)).unwrap()
+    }
+}
+
+/// What another implementation made of logits.
+#[derive(Deserialize)]
+struct Fixture {
+    vectors: Vec<Vector>,
+    cases: Vec<Case>,
+    /// Those of steps that engines do not apply on their devices.
+    #[serde(default)]
+    host_cases: Vec<Case>,
+    mirostat: Option<llama::MirostatRun>,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    logits: Vec<f32>,
+    tokens: Vec<TokenId>,
+    #[serde(default)]
+    prompt_length: usize,
+}
+
+impl Vector {
+    fn context(&self) -> SamplingContext<'_> {
+        SamplingContext::new(&self.tokens, self.prompt_length)
+    }
+}
+
+#[derive(Deserialize)]
+struct Case {
+    parameters: Parameters,
+    vector: usize,
+    /// The classes that transformers ran.
+    #[serde(default)]
+    order: Vec<String>,
+    /// After bias and penalties; none is minus infinity.
+    #[serde(default)]
+    processed: Vec<Option<f64>>,
+    /// After all; none for a token that may not be drawn.
+    probabilities: Vec<Option<f64>>,
+}
+
+impl Fixture {
+    /// Calls `check` with each case, its vector, and words that name both.
+    fn for_each_case(&self, check: impl Fn(&Case, &Vector, &str)) {
+        for case in self.cases.iter().chain(&self.host_cases) {
+            let name = format!("{:?}, vector {}, {:?}", case.parameters, case.vector, case.order);
+            check(case, &self.vectors[case.vector], &name);
+        }
+    }
+
+    fn assert_distributions(&self) {
+        self.for_each_case(|case, vector, name| {
+            let found = case.parameters.sampler(0).distribution(&vector.logits, &vector.context()).unwrap();
+            assert_probabilities(&found, &case.probabilities, name);
+        });
     }
 }
 

@@ -3,56 +3,13 @@
 
 use super::*;
 
-#[derive(Deserialize)]
-struct Fixture {
-    vectors: Vec<Vector>,
-    /// Those of processors that engines may apply on their devices too.
-    cases: Vec<Case>,
-    host_cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Vector {
-    logits: Vec<f32>,
-    tokens: Vec<TokenId>,
-    prompt_length: usize,
-}
-
-impl Vector {
-    fn context(&self) -> SamplingContext<'_> {
-        SamplingContext::new(&self.tokens, self.prompt_length)
-    }
-}
-
-#[derive(Deserialize)]
-struct Case {
-    parameters: Parameters,
-    vector: usize,
-    /// The classes that transformers ran.
-    order: Vec<String>,
-    /// After bias and penalties; none is minus infinity.
-    processed: Vec<Option<f64>>,
-    /// After all; none for a token that may not be drawn.
-    probabilities: Vec<Option<f64>>,
-}
-
 fn fixture() -> Fixture {
     serde_json::from_str(include_str!("../../../tests/fixtures/transformers_sampling.json")).unwrap()
 }
 
-/// Calls `check` with each case, its vector, and words that name both.
-fn for_each_case(check: impl Fn(&Case, &Vector, &str)) {
-    let Fixture { vectors, cases, host_cases } = fixture();
-    assert!(!cases.is_empty() && !host_cases.is_empty());
-    for case in cases.iter().chain(&host_cases) {
-        let name = format!("{:?}, vector {}, {:?}", case.parameters, case.vector, case.order);
-        check(case, &vectors[case.vector], &name);
-    }
-}
-
 #[test]
 fn bias_and_penalties_match_transformers() {
-    for_each_case(|case, vector, name| {
+    fixture().for_each_case(|case, vector, name| {
         let sampler = case.parameters.sampler(0);
         let scores = sampler.scores(&vector.logits, &vector.context()).unwrap();
         for (token, expected) in (0..).zip(&case.processed) {
@@ -66,16 +23,12 @@ fn bias_and_penalties_match_transformers() {
 
 #[test]
 fn the_sampled_distribution_matches_transformers() {
-    for_each_case(|case, vector, name| {
-        let sampler = case.parameters.sampler(0);
-        let found = sampler.distribution(&vector.logits, &vector.context()).unwrap();
-        assert_probabilities(&found, &case.probabilities, name);
-    });
+    fixture().assert_distributions();
 }
 
 #[test]
 fn a_draw_is_where_the_uniform_number_falls_in_the_distribution_of_transformers() {
-    for_each_case(|case, vector, name| {
+    fixture().for_each_case(|case, vector, name| {
         for seed in 0..16 {
             let sampler = case.parameters.sampler(seed);
             let drawn = sampler.sample(&vector.logits, &vector.context()).unwrap().token;
@@ -95,7 +48,7 @@ fn a_draw_is_where_the_uniform_number_falls_in_the_distribution_of_transformers(
 
 #[test]
 fn greedy_choices_match_the_argmax_of_transformers() {
-    for_each_case(|case, vector, name| {
+    fixture().for_each_case(|case, vector, name| {
         let greedy = HostSampler::new(case.parameters.params(0).with_temperature(0.0)).unwrap();
         let token = greedy.sample(&vector.logits, &vector.context()).unwrap().token;
         let score = |token: usize| case.processed[token].unwrap_or(f64::NEG_INFINITY);
