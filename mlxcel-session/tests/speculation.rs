@@ -2,6 +2,7 @@
 //! compiled in with the bundled model. `MLXCEL_SPECULATION_CASES` sets how many generations of each kind
 //! there are.
 
+use crate::engine::harness::alone;
 use crate::support::{Chance, Replay, storyteller};
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
 use mlxcel_session::mlxcel_core::{SamplingField, SamplingFields};
@@ -115,11 +116,11 @@ fn speculation_changes_no_token_of_random_models() {
             let options = options(&mut random, vocabulary, 60);
             let prompt: Vec<TokenId> =
                 (0..1 + random.below(30)).map(|_| random.below(vocabulary) as TokenId).collect();
-            let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
+            let plain = alone(&model, &prompt, &options);
             let draft_tokens = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
             let what = format!("case {case}: {options:?}, {draft_tokens:?}");
             let speculating = options.with_speculation(draft_tokens);
-            let speculated = model.generate_tokens(&prompt, &speculating).unwrap().complete().unwrap();
+            let speculated = alone(&model, &prompt, &speculating);
             assert_same(&plain, &speculated, &what);
             // What this engine computes does not depend on rows.
             assert_eq!(
@@ -149,7 +150,7 @@ fn requests_with_and_without_speculation_share_steps() {
                 let options = options(&mut random, vocabulary, 40);
                 let prompt: Vec<TokenId> =
                     (0..1 + random.below(60)).map(|_| random.below(vocabulary) as TokenId).collect();
-                let plain = model.generate_tokens(&prompt, &options).unwrap().complete().unwrap();
+                let plain = alone(&model, &prompt, &options);
                 let draft_tokens = speculation(&mut random, &shared, &small, &plain.tokens, prompt.len());
                 let options = if random.one_in(4) { options } else { options.with_speculation(draft_tokens) };
                 (prompt, options, plain)
@@ -209,7 +210,7 @@ fn all_engines_generate_the_same_tokens_from_the_bundled_model() {
 fn accepted_drafts_reduce_passes() {
     let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
     let options = Options::new(60).with_ignore_stop(true);
-    let plain = model.generate_tokens(&[1, 2, 3], &options).unwrap().complete().unwrap();
+    let plain = alone(&model, &[1, 2, 3], &options);
     for (wrong, most_passes) in [(1000, 12), (5, 20), (2, 32)] {
         let replay = Replay { text: plain.tokens.clone(), prompt: 3, wrong };
         let options = options.clone().with_speculation(Speculation::new(replay).with_width(7));
@@ -223,13 +224,25 @@ fn accepted_drafts_reduce_passes() {
 }
 
 #[test]
+fn drafts_are_bounded_by_the_context() {
+    let model = Model::from_parts(ReferenceBackend::new().model().unwrap(), None);
+    let plain = Options::new(20).with_ignore_stop(true);
+    let expected = alone(&model, &[1, 1, 1, 1], &plain);
+    for speculation in [Speculation::lookup(), Speculation::new(DraftModel::new(model.clone()))] {
+        let most = speculation.with_most(usize::MAX).with_width(usize::MAX);
+        let found = alone(&model, &[1, 1, 1, 1], &plain.clone().with_speculation(most));
+        assert_eq!(found.tokens, expected.tokens);
+    }
+}
+
+#[test]
 fn engines_without_verification_get_no_drafts() {
     let all = ReferenceBackend::new().model().unwrap().capabilities().clone();
     let reference = ReferenceBackend::new().with_capabilities(all.with_verification(false));
     let model = Model::from_parts(reference.model().unwrap(), None);
     let speculation = Speculation::new(PromptLookup::default().with_least(1)).with_width(4);
     let options = Options::new(40).with_ignore_stop(true).with_speculation(speculation);
-    let completion = model.generate_tokens(&[1, 1, 1, 1], &options).unwrap().complete().unwrap();
+    let completion = alone(&model, &[1, 1, 1, 1], &options);
     assert_eq!((completion.tokens.len(), completion.usage.drafted_tokens), (40, 0));
 }
 
@@ -248,10 +261,10 @@ fn a_model_drafting_for_itself_is_always_accepted() {
     for temperature in [0.0, 1.0] {
         let sampling = SamplingParams::greedy().with_temperature(temperature).with_seed(3);
         let options = Options::new(50).with_ignore_stop(true).with_sampling(sampling);
-        let plain = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
+        let plain = alone(&model, &[4, 5], &options);
         let options =
             options.with_speculation(Speculation::new(DraftModel::new(model.clone())).with_width(6));
-        let speculated = model.generate_tokens(&[4, 5], &options).unwrap().complete().unwrap();
+        let speculated = alone(&model, &[4, 5], &options);
         assert_eq!(plain.tokens, speculated.tokens);
         assert_eq!(speculated.usage.drafted_tokens, speculated.usage.accepted_tokens);
     }

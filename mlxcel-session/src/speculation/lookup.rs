@@ -1,13 +1,9 @@
 //! Prompt lookup decoding.
 
-use std::collections::HashMap;
+use mlxcel_core::{Result, TokenId, setters};
 
-use mlxcel_core::{Result, TokenId};
-
+use super::runs::{MOST_LEAST, Runs};
 use super::{DraftContext, DraftSource, Drafter};
-
-/// The longest run of tokens that is looked up.
-const LONGEST: usize = 4;
 
 /// Prompt lookup decoding: drafts what followed the last tokens when they occurred before in the prompt or
 /// the text. Useful for texts that repeat their prompt, as in summaries, corrections and code edits.
@@ -26,49 +22,24 @@ impl Default for PromptLookup {
 }
 
 impl PromptLookup {
-    /// Sets the shortest n-gram that is looked up, from 1 to 4 tokens.
-    #[must_use]
-    pub fn with_least(mut self, tokens: usize) -> Self {
-        self.least = tokens.clamp(1, LONGEST);
-        self
+    setters! {
+        /// Sets the shortest n-gram that is looked up, from 1 to 4 tokens.
+        with_least(tokens: usize) => least = tokens.clamp(1, MOST_LEAST);
     }
 }
 
 impl DraftSource for PromptLookup {
     fn drafter(&self, _: &DraftContext<'_>) -> Result<Box<dyn Drafter>> {
-        Ok(Box::new(Lookup { least: self.least, seen: 0, followers: HashMap::new() }))
+        Ok(Box::new(Lookup(Runs::new(self.least, MOST_LEAST))))
     }
 }
 
-struct Lookup {
-    least: usize,
-    /// How many tokens are in the index, as ends of runs.
-    seen: usize,
-    /// Of each run, behind zeros, and its length: where what followed it last begins.
-    followers: HashMap<([TokenId; LONGEST], usize), usize>,
-}
-
-/// The last `length` of `tokens` as a key.
-fn run(tokens: &[TokenId], length: usize) -> Option<([TokenId; LONGEST], usize)> {
-    let start = tokens.len().checked_sub(length)?;
-    let mut key = [0; LONGEST];
-    key[LONGEST - length..].copy_from_slice(&tokens[start..]);
-    Some((key, length))
-}
+struct Lookup(Runs);
 
 impl Drafter for Lookup {
     fn draft(&mut self, tokens: &[TokenId], most: usize) -> Result<Vec<TokenId>> {
-        // What ends the text has no follower yet.
-        while self.seen + 1 < tokens.len() {
-            self.seen += 1;
-            for length in self.least..=LONGEST {
-                if let Some(key) = run(&tokens[..self.seen], length) {
-                    self.followers.insert(key, self.seen);
-                }
-            }
-        }
-        let found = (self.least..=LONGEST).rev().find_map(|length| self.followers.get(&run(tokens, length)?));
-        let Some(&start) = found else { return Ok(Vec::new()) };
+        self.0.add(tokens);
+        let Some(start) = self.0.find(tokens, tokens) else { return Ok(Vec::new()) };
         // A text that repeats itself continues repeating.
         let period = tokens.len() - start;
         Ok((0..most).map(|index| tokens[start + index % period]).collect())

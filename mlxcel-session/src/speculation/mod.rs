@@ -8,6 +8,7 @@ mod draft_head;
 mod earlier;
 mod governor;
 mod lookup;
+mod runs;
 mod speculator;
 
 use std::fmt;
@@ -19,7 +20,7 @@ use governor::Costs;
 pub use lookup::PromptLookup;
 pub(crate) use speculator::Speculator;
 
-use mlxcel_core::{Result, SamplingParams, TokenId};
+use mlxcel_core::{Result, SamplingParams, TokenId, setters};
 
 /// Drafts the continuation of a text, for one generation.
 pub trait Drafter: Send {
@@ -133,20 +134,13 @@ impl Speculation {
         self
     }
 
-    /// Sets the maximum number of draft tokens; defaults to 15. Engines verify up to 16 tokens in
-    /// one pass, whose cost depends on engine and weights; it is measured.
-    #[must_use]
-    pub fn with_most(mut self, tokens: usize) -> Self {
-        self.most = tokens;
-        self
-    }
-
-    /// Drafts exactly this many tokens whenever the source has them, regardless of cost: for measurements and
-    /// tests.
-    #[must_use]
-    pub fn with_width(mut self, tokens: usize) -> Self {
-        self.width = Some(tokens);
-        self
+    setters! {
+        /// Sets the maximum number of draft tokens; defaults to 15. Engines verify up to 16 tokens in
+        /// one pass, whose cost depends on engine and weights; it is measured.
+        with_most(tokens: usize) => most = tokens;
+        /// Drafts exactly this many tokens whenever the source has them, regardless of cost: for
+        /// measurements and tests.
+        with_width(tokens: usize) => width = Some(tokens);
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Speculator {
     drafters: Vec<(Box<dyn Drafter>, Record)>,
     governor: Governor,
     vocabulary_size: usize,
+    /// The most tokens of the text and its draft tokens.
+    context: usize,
     /// Whether the model returns hidden states.
     output_states: bool,
     /// Which of the drafters made the draft tokens of the row that runs.
@@ -50,6 +52,7 @@ impl Speculator {
             drafters,
             governor,
             vocabulary_size,
+            context: capabilities.context,
             output_states: output_states.is_some(),
             drafted_by: None,
             taken: Duration::ZERO,
@@ -63,7 +66,8 @@ impl Speculator {
         self.disturbed = false;
         self.taken = Duration::ZERO;
         let start = Stopwatch::start();
-        let drafts = self.draft_by_any(tokens, most.min(self.speculation.most));
+        let room = self.context.saturating_sub(tokens.len());
+        let drafts = self.draft_by_any(tokens, most.min(self.speculation.most).min(room));
         self.taken = start.elapsed();
         drafts
     }
