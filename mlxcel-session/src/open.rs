@@ -2,6 +2,7 @@
 
 use mlxcel_core::{
     AdapterLimits, Backend, Error, ErrorKind, LoadOptions, MemoryEstimate, ModelSource, Precision, Result,
+    setters,
 };
 use mlxcel_hub as hub;
 
@@ -26,11 +27,15 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Sets the engine by name.
-    #[must_use]
-    pub fn with_backend(mut self, name: impl Into<String>) -> Self {
-        self.backend = Some(name.into());
-        self
+    setters! {
+        /// Sets the engine by name.
+        with_backend(name: impl Into<String>) => backend = Some(name.into());
+        /// Sets the most bytes that the model may take.
+        with_memory_budget(bytes: u64) => memory_budget = Some(bytes);
+        /// Opens the checkpoint's draft head too; see [`DraftHead`].
+        with_draft_head() => draft_head = true;
+        /// Sets all options passed to the engine.
+        with_load(load: LoadOptions) => load = load;
     }
 
     /// Sets the numeric precision.
@@ -44,20 +49,6 @@ impl OpenOptions {
     #[must_use]
     pub fn with_adapters(mut self, room: AdapterLimits) -> Self {
         self.load.adapters = Some(room);
-        self
-    }
-
-    /// Sets the most bytes that the model may take.
-    #[must_use]
-    pub fn with_memory_budget(mut self, bytes: u64) -> Self {
-        self.memory_budget = Some(bytes);
-        self
-    }
-
-    /// Opens the checkpoint's draft head too; see [`DraftHead`].
-    #[must_use]
-    pub fn with_draft_head(mut self) -> Self {
-        self.draft_head = true;
         self
     }
 
@@ -76,13 +67,6 @@ impl OpenOptions {
     pub fn with_draft_head_from(mut self, source: impl Into<ModelSource>) -> Self {
         self.load.draft_head = Some(source.into());
         self.with_draft_head()
-    }
-
-    /// Sets all options passed to the engine.
-    #[must_use]
-    pub fn with_load(mut self, load: LoadOptions) -> Self {
-        self.load = load;
-        self
     }
 }
 

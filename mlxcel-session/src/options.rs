@@ -5,7 +5,7 @@ mod sampling;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{Adapter, CancelToken, Error, Result, SamplingParams, Stopwatch, TokenId};
+use mlxcel_core::{Adapter, CancelToken, Error, Result, SamplingParams, Stopwatch, TokenId, setters};
 
 use crate::chat::ChatOptions;
 use crate::constraint::ConstraintSource;
@@ -91,25 +91,29 @@ impl Options {
         }
     }
 
-    /// Sets stop tokens in addition to the model's own.
-    #[must_use]
-    pub fn with_stop_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Self {
-        self.stop_tokens = tokens.into();
-        self
-    }
-
-    /// Sets whether to continue after the model's own stop tokens.
-    #[must_use]
-    pub fn with_ignore_stop(mut self, ignore: bool) -> Self {
-        self.ignore_stop = ignore;
-        self
-    }
-
-    /// Sets whether special tokens are omitted from the text.
-    #[must_use]
-    pub fn with_skip_special_tokens(mut self, skip: bool) -> Self {
-        self.skip_special_tokens = skip;
-        self
+    setters! {
+        /// Sets stop tokens in addition to the model's own.
+        with_stop_tokens(tokens: impl Into<Vec<TokenId>>) => stop_tokens = tokens.into();
+        /// Sets whether to continue after the model's own stop tokens.
+        with_ignore_stop(ignore: bool) => ignore_stop = ignore;
+        /// Sets whether special tokens are omitted from the text.
+        with_skip_special_tokens(skip: bool) => skip_special_tokens = skip;
+        /// Sets a constraint, such as a grammar.
+        with_constraint(constraint: impl ConstraintSource + 'static) => constraint = Some(Arc::new(constraint));
+        /// Sets speculative decoding.
+        with_speculation(speculation: Speculation) => speculation = Some(speculation);
+        /// Sets the maximum duration, including time in a queue.
+        with_time_limit(limit: Duration) => time_limit = Some(limit);
+        /// Sets how many of the most likely tokens are reported at each place.
+        with_top_logprobs(top: u16) => top_logprobs = top;
+        /// Sets how the chat template renders messages.
+        with_chat(chat: ChatOptions) => chat = chat;
+        /// Sets the adapter to generate with, from [`Model::load_adapter`](crate::Model::load_adapter).
+        with_adapter(adapter: &Adapter) => adapter = Some(adapter.clone());
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
+        /// Sets all sampling parameters; custom steps are kept.
+        with_sampling(sampling: SamplingParams) => sampling = sampling;
     }
 
     /// Adds a stop string.
@@ -119,25 +123,11 @@ impl Options {
         self
     }
 
-    /// Sets a constraint, such as a grammar.
-    #[must_use]
-    pub fn with_constraint(mut self, constraint: impl ConstraintSource + 'static) -> Self {
-        self.constraint = Some(Arc::new(constraint));
-        self
-    }
-
     /// Sets a grammar as the constraint. Needs the feature `structured`.
     #[cfg(feature = "structured")]
     #[must_use]
     pub fn with_grammar(self, grammar: Grammar) -> Self {
         self.with_constraint(grammar)
-    }
-
-    /// Sets speculative decoding.
-    #[must_use]
-    pub fn with_speculation(mut self, speculation: Speculation) -> Self {
-        self.speculation = Some(speculation);
-        self
     }
 
     /// When a generation that is requested now has to end. Ask for it first: what is done before the first
@@ -150,41 +140,6 @@ impl Options {
         }
         // A limit beyond what the clock can tell is none.
         Ok(Instant::now().checked_add(limit))
-    }
-
-    /// Sets the maximum duration, including time in a queue.
-    #[must_use]
-    pub fn with_time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = Some(limit);
-        self
-    }
-
-    /// Sets how many of the most likely tokens are reported at each place.
-    #[must_use]
-    pub fn with_top_logprobs(mut self, top: u16) -> Self {
-        self.top_logprobs = top;
-        self
-    }
-
-    /// Sets how the chat template renders messages.
-    #[must_use]
-    pub fn with_chat(mut self, chat: ChatOptions) -> Self {
-        self.chat = chat;
-        self
-    }
-
-    /// Sets the adapter to generate with, from [`Model::load_adapter`](crate::Model::load_adapter).
-    #[must_use]
-    pub fn with_adapter(mut self, adapter: &Adapter) -> Self {
-        self.adapter = Some(adapter.clone());
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use mlxcel_core::{Capabilities, Error, ErrorKind, Result};
+use mlxcel_core::{Capabilities, Error, ErrorKind, Result, setters};
 
 /// Options of an [`Engine`](super::Engine); start from [`EngineOptions::default`].
 #[derive(Clone, Debug)]
@@ -28,32 +28,15 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Sets the length of the queue.
-    #[must_use]
-    pub fn with_queue(mut self, requests: usize) -> Self {
-        self.queue = requests;
-        self
-    }
-
-    /// Sets how many requests run at once.
-    #[must_use]
-    pub fn with_sequences(mut self, sequences: usize) -> Self {
-        self.sequences = Some(sequences);
-        self
-    }
-
-    /// Sets the maximum number of tokens per step.
-    #[must_use]
-    pub fn with_step_tokens(mut self, tokens: usize) -> Self {
-        self.step_tokens = Some(tokens);
-        self
-    }
-
-    /// Sets how many unread tokens a request may have before it is paused.
-    #[must_use]
-    pub fn with_unread_tokens(mut self, tokens: usize) -> Self {
-        self.unread_tokens = tokens;
-        self
+    setters! {
+        /// Sets the length of the queue.
+        with_queue(requests: usize) => queue = requests;
+        /// Sets how many requests run at once.
+        with_sequences(sequences: usize) => sequences = Some(sequences);
+        /// Sets the maximum number of tokens per step.
+        with_step_tokens(tokens: usize) => step_tokens = Some(tokens);
+        /// Sets how many unread tokens a request may have before it is paused.
+        with_unread_tokens(tokens: usize) => unread_tokens = tokens;
     }
 
     /// The resolved options for an engine.

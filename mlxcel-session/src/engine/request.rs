@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use mlxcel_core::setters;
+
 use crate::options::Options;
 use crate::prompt::Prompt;
 
@@ -57,32 +59,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sets limits and sampling.
-    #[must_use]
-    pub fn with_options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Sets the priority.
-    #[must_use]
-    pub fn with_priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Sets whom it counts for.
-    #[must_use]
-    pub fn with_share(mut self, share: Share) -> Self {
-        self.share = share;
-        self
-    }
-
-    /// Sets the deadline.
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Instant) -> Self {
-        self.deadline = Some(deadline);
-        self
+    setters! {
+        /// Sets limits and sampling.
+        with_options(options: Options) => options = options;
+        /// Sets the priority.
+        with_priority(priority: i32) => priority = priority;
+        /// Sets whom it counts for.
+        with_share(share: Share) => share = share;
+        /// Sets the deadline.
+        with_deadline(deadline: Instant) => deadline = Some(deadline);
     }
 
     /// The options, with the deadline among them.

@@ -11,13 +11,6 @@ use crate::sampling::SamplingStep;
 mlxcel_core::__sampling_builders!(Options.sampling);
 
 impl Options {
-    /// Sets all sampling parameters; custom steps are kept.
-    #[must_use]
-    pub fn with_sampling(mut self, sampling: SamplingParams) -> Self {
-        self.sampling = sampling;
-        self
-    }
-
     /// Sets [`SamplingParams::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
