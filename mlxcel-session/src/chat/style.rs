@@ -45,6 +45,17 @@ impl Style {
             text_arguments: false,
         }
     }
+
+    /// As [`new`](Self::new), with commas between the calls.
+    pub(crate) const fn list(
+        name: &'static str,
+        spelled: &'static [&'static str],
+        open: &'static str,
+        call: Call,
+        close: &'static str,
+    ) -> Self {
+        Self { open, separator: ", ", close, ..Self::new(name, spelled, call) }
+    }
 }
 
 /// How one call is written. Space around the texts is written as it stands, and read in any amount.
@@ -112,6 +123,13 @@ pub(crate) struct Argument {
     pub(crate) kinds: Option<[&'static str; 2]>,
 }
 
+impl Argument {
+    /// A value directly between the tags.
+    pub(crate) const fn new(open: &'static str, named: &'static str, close: &'static str) -> Self {
+        Self { open, named, middle: "", close, ends: &[], kinds: None }
+    }
+}
+
 impl Call {
     /// What a call begins with.
     pub(crate) fn before(&self) -> &'static str {
@@ -137,7 +155,7 @@ impl Style {
 
     /// All that a text begins to be a call with: [`trigger`](Self::trigger), and what is left of it by models
     /// that leave out a part.
-    pub(crate) fn triggers(&self) -> impl Iterator<Item = &'static str> + use<> {
+    pub(crate) fn triggers(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
         [self.trigger(), self.short].into_iter().filter(|trigger| !trigger.is_empty())
     }
 }

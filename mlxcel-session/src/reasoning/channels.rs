@@ -5,13 +5,10 @@
 
 use mlxcel_core::{Result, TokenId};
 
-use super::begun;
+use super::{begun, first_mark};
 use crate::chat::AnswerPart;
 use crate::chat::marks::{self, CHANNEL, ENDS, MESSAGE, START};
 use crate::tokenizer::Tokenizer;
-
-/// What all marks begin with.
-const MARK: &str = "<|";
 
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
@@ -103,22 +100,14 @@ impl Channels {
                     given += at + MESSAGE.len();
                 }
                 Place::Message(reader) => {
-                    let ends = || ENDS.iter().chain([&START]);
-                    let end = rest.match_indices(MARK).find_map(|(at, _)| {
-                        let mark = ends().find(|mark| rest[at..].starts_with(**mark))?;
-                        Some((at, mark.len()))
-                    });
-                    let (certain, mark) = end.unwrap_or_else(|| {
-                        let held = ends().map(|mark| begun(rest, mark)).max();
-                        (rest.len() - held.unwrap_or(0), 0)
-                    });
+                    let end = first_mark(rest, ENDS.into_iter().chain([START]));
+                    let (Ok((certain, _)) | Err(certain)) = end;
                     if certain > 0 {
                         parts.push(reader.part(rest[..certain].to_owned()));
                     }
-                    given += certain + mark;
-                    if end.is_none() {
-                        break;
-                    }
+                    given += certain;
+                    let Ok((_, mark)) = end else { break };
+                    given += mark.len();
                     self.place = Place::Header { first: false };
                 }
             }

@@ -163,6 +163,17 @@ impl<S: Iterator<Item = Result<String>>> Iterator for AnswerParts<S> {
     }
 }
 
+/// Where the first of `marks` in `text` begins, and which it is. Without one, the error says how many bytes are in
+/// front of what may be the beginning of one. Each byte is looked at once, wherever the marks are.
+pub(crate) fn first_mark<'m>(
+    text: &str,
+    marks: impl Iterator<Item = &'m str> + Clone,
+) -> Result<(usize, &'m str), usize> {
+    let mark_at = |at: usize| marks.clone().find(|mark| text[at..].starts_with(mark));
+    let found = text.char_indices().find_map(|(at, _)| Some((at, mark_at(at)?)));
+    found.ok_or_else(|| text.len() - marks.clone().map(|mark| begun(text, mark)).max().unwrap_or(0))
+}
+
 /// How much of the end of `text` may be the beginning of `mark`, in bytes.
 pub(crate) fn begun(text: &str, mark: &str) -> usize {
     let most = mark.len().saturating_sub(1).min(text.len());

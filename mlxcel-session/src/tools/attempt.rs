@@ -12,7 +12,7 @@ use super::literals::Keywords;
 use super::values::Written;
 use super::{LONGEST_NAME, is_of_name};
 use crate::chat::style::{Argument, Call, Id, Style};
-use crate::reasoning::begun;
+use crate::reasoning::first_mark;
 
 /// The deepest nesting of arguments.
 pub(super) const DEEPEST: usize = 128;
@@ -21,9 +21,9 @@ pub(super) const DEEPEST: usize = 128;
 /// special tokens are shown.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
-/// What the text of an attempt is.
-pub(super) enum Found<T> {
-    Whole(T),
+/// Why a text is not what is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Miss {
     /// It may become it.
     Begun,
     Not,
@@ -228,7 +228,7 @@ impl Attempt {
 
     /// Reads on in `text`, of which the bytes that were read before are the same. Found is the call, of one
     /// of `names`.
-    pub(super) fn read(&mut self, text: &str, names: &[String]) -> Found<Option<FoundCall>> {
+    pub(super) fn read(&mut self, text: &str, names: &[String]) -> Result<Option<FoundCall>, Miss> {
         while let Some(expected) = self.expected.last_mut() {
             let rest = &text[self.at..];
             match expected {
@@ -237,20 +237,17 @@ impl Attempt {
                     if let Some(wanted) = literal.chars().next() {
                         let found = rest.trim_start();
                         self.at = text.len() - found.len();
-                        match found.chars().next() {
-                            Some(character) if character == wanted => {
-                                self.at += wanted.len_utf8();
-                                *literal = &literal[wanted.len_utf8()..];
-                                continue;
-                            }
-                            Some(_) => return Found::Not,
-                            None => return Found::Begun,
+                        if !found.starts_with(wanted) {
+                            return Err(if found.is_empty() { Miss::Begun } else { Miss::Not });
                         }
+                        self.at += wanted.len_utf8();
+                        *literal = &literal[wanted.len_utf8()..];
+                        continue;
                     }
                 }
                 &mut Expected::Maybe(tag) => {
-                    if let Found::Begun = pass(&mut self.at, text, tag) {
-                        return Found::Begun;
+                    if pass(&mut self.at, text, tag) == Err(Miss::Begun) {
+                        return Err(Miss::Begun);
                     }
                 }
                 Expected::Name => {
@@ -262,13 +259,13 @@ impl Attempt {
                     let letters = &rest[..end.unwrap_or(rest.len())];
                     self.at += letters.len();
                     if self.name.len() + letters.len() > LONGEST_NAME {
-                        return Found::Not;
+                        return Err(Miss::Not);
                     }
                     self.name.push_str(letters);
                     match end {
-                        None => return Found::Begun,
+                        None => return Err(Miss::Begun),
                         Some(_) if names.contains(&self.name) => {}
-                        Some(_) => return Found::Not,
+                        Some(_) => return Err(Miss::Not),
                     }
                 }
                 &mut Expected::Id(Id::None) => {}
@@ -278,14 +275,13 @@ impl Attempt {
                         Id::Number | Id::None => (":", true),
                     };
                     match pass(&mut self.at, text, begin) {
-                        Found::Whole(()) => {
+                        Ok(()) => {
                             self.id = self.at..self.at;
                             *expected = Expected::Word;
                             continue;
                         }
-                        Found::Begun => return Found::Begun,
-                        Found::Not if must => return Found::Not,
-                        Found::Not => {}
+                        Err(Miss::Not) if !must => {}
+                        Err(miss) => return Err(miss),
                     }
                 }
                 Expected::Word => {
@@ -293,38 +289,33 @@ impl Attempt {
                     self.at += end.unwrap_or(rest.len());
                     self.id.end = self.at;
                     if self.id.len() > LONGEST_NAME {
-                        return Found::Not;
+                        return Err(Miss::Not);
                     }
-                    if end.is_none() {
-                        return Found::Begun;
-                    }
+                    end.ok_or(Miss::Begun)?;
                 }
                 Expected::Object(json) => {
                     let (length, found) = json.read(rest);
                     self.at += length;
-                    match found {
-                        Found::Whole(()) => self.object = self.at - json.length..self.at,
-                        Found::Begun => return Found::Begun,
-                        Found::Not => return Found::Not,
-                    }
+                    found?;
+                    self.object = self.at - json.length..self.at;
                 }
                 &mut Expected::Fields(name, arguments) => {
                     self.call = fields(&text[self.object.clone()], name, arguments);
                     if !self.call.as_ref().is_some_and(|call| names.contains(&call.name)) {
-                        return Found::Not;
+                        return Err(Miss::Not);
                     }
                 }
                 Expected::Arguments => {
                     let arguments = &text[self.object.clone()];
                     if !is_object(arguments) {
-                        return Found::Not;
+                        return Err(Miss::Not);
                     }
                     let id = Some(&text[self.id.clone()]).filter(|id| self.is_numbered && !id.is_empty());
                     let id = id.map(|number| format!("functions.{}:{number}", self.name));
                     self.found(id, Arguments::Object(arguments.to_owned()));
                 }
                 &mut Expected::Tagged(argument) => match pass(&mut self.at, text, argument.open) {
-                    Found::Whole(()) => {
+                    Ok(()) => {
                         let mark = argument.close.trim();
                         self.expected.extend([
                             Expected::Text { mark, ends: argument.ends, begin: None },
@@ -333,56 +324,45 @@ impl Attempt {
                         ]);
                         continue;
                     }
-                    Found::Begun => return Found::Begun,
-                    Found::Not => self.found(None, Arguments::Fields(argument.fields(&self.texts))),
+                    Err(Miss::Begun) => return Err(Miss::Begun),
+                    Err(Miss::Not) => self.found(None, Arguments::Fields(argument.fields(&self.texts))),
                 },
                 Expected::Keywords(keywords) => {
                     let begin = self.at - keywords.length;
                     let (length, found) = keywords.read(rest);
                     self.at += length;
                     self.passed = begin + keywords.passed;
-                    match found {
-                        Found::Whole(()) => {}
-                        Found::Begun => return Found::Begun,
-                        Found::Not => return Found::Not,
-                    }
-                    let Some(fields) = keywords.fields(&text[begin..self.at]) else { return Found::Not };
+                    found?;
+                    let fields = keywords.fields(&text[begin..self.at]).ok_or(Miss::Not)?;
                     self.found(None, Arguments::Fields(fields));
                 }
                 Expected::Text { mark, ends, begin } => {
                     let begin = *begin.get_or_insert(self.at);
-                    let marks = || std::iter::once(&*mark).chain(ends.iter());
-                    let Some((length, end)) =
-                        marks().filter_map(|end| Some((rest.find(end)?, end))).min_by_key(|(at, _)| *at)
-                    else {
-                        let held = marks().map(|end| begun(rest, end)).max();
-                        self.at = text.len() - held.unwrap_or(0);
-                        return Found::Begun;
-                    };
+                    let marks = std::iter::once(*mark).chain(ends.iter().copied());
+                    let (length, end) = first_mark(rest, marks).map_err(|certain| {
+                        self.at += certain;
+                        Miss::Begun
+                    })?;
                     // The line feed that others are behind is of the text.
                     self.at += length + (end.len() - end.trim_start().len());
                     self.texts.push(text[begin..self.at].to_owned());
-                    if end == mark {
+                    if end == *mark {
                         self.at += mark.len();
                     }
                     self.passed = self.at;
                 }
                 &mut Expected::Elements(mark) => {
-                    let Some(elements) = self.texts.pop().and_then(|text| elements(&text, mark)) else {
-                        return Found::Not;
-                    };
+                    let elements =
+                        self.texts.pop().and_then(|text| elements(&text, mark)).ok_or(Miss::Not)?;
                     self.found(None, Arguments::Elements(elements));
                 }
-                Expected::Ends("", end) => match *end {
-                    Some(end) => self.at = end,
-                    None => return Found::Not,
-                },
+                Expected::Ends("", end) => self.at = end.ok_or(Miss::Not)?,
                 Expected::Ends(lines, end) => {
                     let (line, more) = lines.split_once('\n').unwrap_or((lines, ""));
                     match pass(&mut self.at, text, line) {
-                        Found::Whole(()) => *end = Some(self.at),
-                        Found::Begun => return Found::Begun,
-                        Found::Not => {}
+                        Ok(()) => *end = Some(self.at),
+                        Err(Miss::Begun) => return Err(Miss::Begun),
+                        Err(Miss::Not) => {}
                     }
                     *lines = more;
                     continue;
@@ -390,7 +370,7 @@ impl Attempt {
             }
             self.expected.pop();
         }
-        Found::Whole(self.call.take())
+        Ok(self.call.take())
     }
 
     /// The call of the name that was read, with these arguments.
@@ -400,17 +380,14 @@ impl Attempt {
 }
 
 /// Passes the space at `at` in `text`, and `mark` if that is behind it.
-fn pass(at: &mut usize, text: &str, mark: &str) -> Found<()> {
+fn pass(at: &mut usize, text: &str, mark: &str) -> Result<(), Miss> {
     let found = text[*at..].trim_start();
     *at = text.len() - found.len();
-    if found.starts_with(mark) {
-        *at += mark.len();
-        Found::Whole(())
-    } else if mark.starts_with(found) {
-        Found::Begun
-    } else {
-        Found::Not
+    if !found.starts_with(mark) {
+        return Err(if mark.starts_with(found) { Miss::Begun } else { Miss::Not });
     }
+    *at += mark.len();
+    Ok(())
 }
 
 impl Argument {
@@ -434,7 +411,7 @@ impl Argument {
     fn field(&self, name: &str, text: String) -> (String, Written) {
         let [string, other] =
             self.kinds.map(|kinds| kinds.map(|kind| name.strip_suffix(kind))).unwrap_or_default();
-        let is_json = || serde_json::from_str::<&RawValue>(&text).is_ok();
+        let is_json = || serde_json::from_str::<Value>(&text).is_ok();
         match (string, other) {
             (Some(name), _) => (name.to_owned(), Written::Json(Value::from(text).to_string())),
             (_, Some(name)) if is_json() => (name.to_owned(), Written::Json(text.trim().to_owned())),

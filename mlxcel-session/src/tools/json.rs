@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::value::RawValue;
 
-use super::attempt::{DEEPEST, Found};
+use super::attempt::{DEEPEST, Miss};
 
 /// A JSON object of which the end is looked for. Outside of strings it has no character that JSON has not, so
 /// that of two calls that begin within one another, one is soon none.
@@ -20,7 +20,7 @@ pub(super) struct Json {
 impl Json {
     /// Reads on, and answers how many bytes it looked at, the last of which ends or breaks the object if it
     /// does.
-    pub(super) fn read(&mut self, text: &str) -> (usize, Found<()>) {
+    pub(super) fn read(&mut self, text: &str) -> (usize, Result<(), Miss>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.length == 0 && byte.is_ascii_whitespace() {
                 continue;
@@ -38,16 +38,17 @@ impl Json {
                 _ => is_json = is_json && (byte.is_ascii_alphanumeric() || byte.is_ascii_whitespace()),
             }
             if !is_json || self.depth > DEEPEST {
-                return (at + 1, Found::Not);
+                return (at + 1, Err(Miss::Not));
             }
             if self.depth == 0 {
-                return (at + 1, Found::Whole(()));
+                return (at + 1, Ok(()));
             }
         }
-        (text.len(), Found::Begun)
+        (text.len(), Err(Miss::Begun))
     }
 }
 
+/// Whether `text` is a JSON object that is not nested deeper than calls may be.
 pub(super) fn is_object(text: &str) -> bool {
-    serde_json::from_str::<HashMap<String, &RawValue>>(text).is_ok()
+    Json::default().read(text).1.is_ok() && serde_json::from_str::<HashMap<String, &RawValue>>(text).is_ok()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::attempt::{DEEPEST, Found};
+use super::attempt::{DEEPEST, Miss};
 use super::values::Written;
 use crate::chat::style::Literals;
 use crate::reasoning::begun;
@@ -33,7 +33,7 @@ impl Keywords {
     }
 
     /// Reads on, and answers how many bytes were read: the bracket that ends the arguments is none of them.
-    pub(super) fn read(&mut self, text: &str) -> (usize, Found<()>) {
+    pub(super) fn read(&mut self, text: &str) -> (usize, Result<(), Miss>) {
         let mut at = 0;
         let found = loop {
             let rest = &text[at..];
@@ -48,7 +48,7 @@ impl Keywords {
     }
 
     /// Reads on in a string.
-    fn read_string(&mut self, text: &str) -> (usize, Option<Found<()>>) {
+    fn read_string(&mut self, text: &str) -> (usize, Option<Result<(), Miss>>) {
         let Some(mark) = self.string else { return (0, None) };
         let end = if self.literals == Literals::Python {
             text.bytes().position(|byte| {
@@ -59,27 +59,27 @@ impl Keywords {
         } else {
             text.find(mark)
         };
-        let Some(end) = end else { return (text.len() - begun(text, mark), Some(Found::Begun)) };
+        let Some(end) = end else { return (text.len() - begun(text, mark), Some(Err(Miss::Begun))) };
         self.string = None;
         self.passed = self.length + end + mark.len();
         (end + mark.len(), None)
     }
 
     /// Reads the beginning of a string, or a character outside of them.
-    fn step(&mut self, text: &str) -> (usize, Option<Found<()>>) {
-        let Some(character) = text.chars().next() else { return (0, Some(Found::Begun)) };
+    fn step(&mut self, text: &str) -> (usize, Option<Result<(), Miss>>) {
+        let Some(character) = text.chars().next() else { return (0, Some(Err(Miss::Begun))) };
         if let Some(quote) = self.literals.quotes().iter().find(|quote| text.starts_with(**quote)) {
             self.string = Some(*quote);
             return (quote.len(), None);
         }
         match character {
             '<' if self.literals.quotes().iter().any(|quote| quote.starts_with(text)) => {
-                return (0, Some(Found::Begun));
+                return (0, Some(Err(Miss::Begun)));
             }
-            '<' => return (0, Some(Found::Not)),
-            '{' | '[' | '(' if self.depth == DEEPEST => return (0, Some(Found::Not)),
+            '<' => return (0, Some(Err(Miss::Not))),
+            '{' | '[' | '(' if self.depth == DEEPEST => return (0, Some(Err(Miss::Not))),
             '{' | '[' | '(' => self.depth += 1,
-            '}' | ']' | ')' if self.depth == 0 => return (0, Some(Found::Whole(()))),
+            '}' | ']' | ')' if self.depth == 0 => return (0, Some(Ok(()))),
             '}' | ']' | ')' => self.depth -= 1,
             _ => {}
         }
@@ -242,10 +242,11 @@ impl Reader<'_> {
                         'u' => 4,
                         _ => 8,
                     };
-                    let code = u32::from_str_radix(self.rest.get(..digits)?, 16).ok()?;
-                    self.rest = &self.rest[digits..];
+                    let code = (0..digits).try_fold(0_u32, |code, _| {
+                        code.checked_mul(16)?.checked_add(self.character()?.to_digit(16)?)
+                    })?;
                     match (code, was_high) {
-                        (0xd800..=0xdbff, _) => {
+                        (0xd800..=0xdbff, None) => {
                             high = Some(code);
                             continue;
                         }

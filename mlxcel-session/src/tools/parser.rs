@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::attempt::{Arguments, Attempt, Found, FoundCall};
+use super::attempt::{Arguments, Attempt, FoundCall, Miss};
 use super::json::is_object;
 use super::{elements, values};
 use crate::chat::style::{Call, Style};
 use crate::chat::{AnswerPart, ToolCall};
-use crate::reasoning::{ReasoningSplitter, begun};
+use crate::reasoning::{ReasoningSplitter, first_mark};
 
 /// A part of an answer that may call tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl ToolParser {
             let read = attempt.read(&held[given..], &self.names);
             self.look(attempt.at().saturating_sub(before));
             match read {
-                Found::Whole(call) => {
+                Ok(call) => {
                     given += attempt.at();
                     self.place = Place::Calls;
                     parts.extend(call.map(|call| self.found(call)));
@@ -122,16 +122,16 @@ impl ToolParser {
                         self.place = Place::Text;
                     }
                 }
-                Found::Begun if !is_end => {
+                Err(Miss::Begun) if !is_end => {
                     self.attempt = Some(attempt);
                     break;
                 }
-                Found::Begun if attempt.is_whole() => {
+                Err(Miss::Begun) if attempt.is_whole() => {
                     given += attempt.at();
                     self.place = Place::Calls;
                     parts.extend(attempt.into_call().map(|call| self.found(call)));
                 }
-                Found::Begun | Found::Not => self.refuse(&attempt, &held, &mut given, &mut parts),
+                Err(_) => self.refuse(&attempt, &held, &mut given, &mut parts),
             }
         }
         held.drain(..given);
@@ -154,22 +154,20 @@ impl ToolParser {
             return Some(Attempt::next(self.style));
         }
         let rest = &held[*given..];
-        let trigger = self.style.trigger();
-        let start = if trigger.is_empty() {
+        let found = match self.style.trigger() {
             // The call is the whole answer.
-            (self.place == Place::Start && !rest.is_empty()).then_some(0)
-        } else {
-            self.style.triggers().filter_map(|trigger| rest.find(trigger)).min()
+            "" if self.place == Place::Start && !rest.is_empty() => Ok((0, "")),
+            _ => first_mark(rest, self.style.triggers()),
         };
-        self.look(start.unwrap_or(rest.len()));
-        let certain = match start {
-            Some(start) => start,
-            None if is_end => rest.len(),
-            None => rest.len() - self.style.triggers().map(|trigger| begun(rest, trigger)).max().unwrap_or(0),
+        self.look(found.map_or(rest.len(), |(start, _)| start));
+        let certain = match found {
+            Ok((start, _)) => start,
+            Err(_) if is_end => rest.len(),
+            Err(certain) => certain,
         };
         self.give_text(&rest[..certain], parts);
         *given += certain;
-        start.map(|_| Attempt::first(self.style))
+        found.is_ok().then(|| Attempt::first(self.style))
     }
 
     /// The candidate is not a call.

@@ -1,5 +1,7 @@
 //! The values of arguments that a call has one by one, of the types of the tool's schema.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 /// How many references and parts of combined schemas are followed.
@@ -16,8 +18,9 @@ pub(super) enum Written {
 
 /// The JSON object that arguments are by the schema `parameters`. Of two with one name, the last one counts.
 pub(super) fn object(fields: &[(String, Written)], parameters: &Value) -> String {
-    let is_last = |at: usize| fields[at + 1..].iter().all(|(name, _)| *name != fields[at].0);
-    let fields = fields.iter().enumerate().filter(|&(at, _)| is_last(at)).map(|(_, (name, written))| {
+    let last: HashMap<&str, usize> = fields.iter().zip(0..).map(|((name, _), at)| (&**name, at)).collect();
+    let fields = fields.iter().zip(0..).filter(|((name, _), at)| last.get(&**name) == Some(at));
+    let fields = fields.map(|((name, written), _)| {
         let named = parameters["properties"].get(name.as_str());
         let schema = named.unwrap_or(&parameters["additionalProperties"]);
         let types = types(schema, parameters);
@@ -48,7 +51,7 @@ pub(super) fn json(text: &str, types: &[&str]) -> String {
     let is_type = match value {
         Value::Null => types.contains(&"null"),
         Value::Bool(_) => types.contains(&"boolean"),
-        Value::Number(number) => types.contains(&"number") || number.is_i64() && types.contains(&"integer"),
+        Value::Number(number) => types.contains(&"number") || !number.is_f64() && types.contains(&"integer"),
         Value::String(_) => false,
         Value::Array(_) => types.contains(&"array"),
         Value::Object(_) => types.contains(&"object"),

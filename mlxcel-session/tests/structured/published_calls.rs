@@ -1,10 +1,13 @@
 //! Calls of families that nest elements, name recipients, or write what their templates do not ask for.
 
+use std::time::Duration;
+
 use mlxcel_session::{ChatOptions, ChatTemplate, Message, ToolCall, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::Chance;
 use crate::structured::tools::{calls, definitions, parse, text, tokenizer, tools_of};
+use crate::support::cpu_time;
 
 /// The calls and the text of `said` by the parser of a style, the same for any pieces.
 fn read(style: &str, tools: Vec<Value>, said: &str) -> (Vec<(String, Value)>, String) {
@@ -34,6 +37,7 @@ fn order() -> Value {
             "tags": { "type": ["array", "null"], "items": { "type": "string" } },
             "more": { "type": "object", "additionalProperties": { "type": "number" } },
             "empty": { "type": "object" },
+            "id": { "type": ["integer", "string"] },
             "any": {}
         },
         "$defs": { "address": { "type": "object", "properties": {
@@ -74,6 +78,7 @@ fn nested_elements_become_values_of_the_schemas_types() {
     for (written, expected) in [
         (json!({ "items": [], "tags": [], "note": "" }), json!({ "items": [], "tags": [], "note": "" })),
         (json!({ "more": "{\"a\": 1}", "items": "[null]" }), json!({ "more": { "a": 1 }, "items": [null] })),
+        (json!({ "id": u64::MAX }), json!({ "id": u64::MAX })),
     ] {
         let (calls, _) = read("minimax-m3", vec![order()], &minimax(&elements(&written)));
         assert_eq!(calls, [("order".to_owned(), expected)]);
@@ -200,6 +205,56 @@ fn a_template_of_single_calls_renders_several() {
         (vec![Message::calls([&c]), result(&c, "3")], "<c>3"),
     ] {
         assert_eq!(template.render(&messages, &Default::default()).unwrap(), expected);
+    }
+}
+
+#[test]
+fn arguments_that_are_nested_too_deep_are_text() {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let object = format!("{{\"a\": {deep}}}");
+    let quoted = Value::from(&*object);
+    let channel = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>";
+    for (style, said, text) in [
+        ("functionary", format!("<function=now>{object}</function>"), None),
+        ("hermes", format!("<tool_call>{{\"name\": \"now\", \"arguments\": {quoted}}}</tool_call>"), None),
+        ("gpt-oss", format!("{channel}{object}<|call|>"), Some(object)),
+    ] {
+        assert_eq!(read(style, definitions(), &said), (Vec::new(), text.unwrap_or(said.clone())), "{style}");
+    }
+    let tag = "｜DSML｜";
+    let said = format!(
+        "<{tag}tool_calls><{tag}invoke name=\"now\"><{tag}parameter name=\"a\" \
+         string=\"false\">{deep}</{tag}parameter></{tag}invoke></{tag}tool_calls>"
+    );
+    assert_eq!(read("deepseek-v4", definitions(), &said).0, [("now".to_owned(), json!({ "a": deep }))]);
+}
+
+#[test]
+fn a_message_of_many_calls_is_split_soon() {
+    let source =
+        "{% for m in messages %}{{ m.tool_calls is defined }}{% endfor %}only supports single tool-calls";
+    let calls: Vec<ToolCall> = (0..5000).map(|n| ToolCall::new(n.to_string(), "a", "{}")).collect();
+    let results = calls.iter().rev().map(|call| Message::tool_result(call, "1"));
+    let messages: Vec<Message> = std::iter::once(Message::calls(&calls)).chain(results).collect();
+    let start = cpu_time();
+    let rendered = ChatTemplate::new(source).unwrap().render(&messages, &Default::default()).unwrap();
+    assert_eq!(rendered.matches("True").count(), 5000);
+    assert!(cpu_time() - start < Duration::from_secs(4), "{:?}", cpu_time() - start);
+}
+
+/// They are read at once, and have many marks of one kind and none of another.
+#[test]
+fn long_answers_are_read_in_linear_time() {
+    let fields: Vec<String> = (0..100_000).map(|number| format!("a{number}=1")).collect();
+    for (style, said, count) in [
+        ("qwen-coder", "<function=é>".repeat(100_000), 0),
+        ("qwen-coder", format!("<function=now>\n{}</function>", "<parameter=a>\nb\n".repeat(60_000)), 1),
+        ("pythonic", format!("[now({})]", fields.join(", ")), 1),
+    ] {
+        let tools = tools_of(style, definitions());
+        let start = cpu_time();
+        assert_eq!(tools.read(&said).1.len(), count, "{style}");
+        assert!(cpu_time() - start < Duration::from_secs(4), "{style}: {:?}", cpu_time() - start);
     }
 }
 

@@ -271,6 +271,8 @@ fn keyword_arguments_are_read_as_models_write_them() {
         ("pythonic", "[set(text=a)]"),
         ("pythonic", "[set(text='a' 'b')]"),
         ("pythonic", r"[set(text='\ud83d')]"),
+        ("pythonic", r"[set(text='\ud83d\ud83d\ude00')]"),
+        ("pythonic", r"[set(text='\x+1')]"),
         ("pythonic", "Look: [set(text='a')]"),
         ("lfm2", "<|tool_call_start|>[unknown(text='a')]<|tool_call_end|>"),
         ("lfm2", "<|tool_call_start|>[set(text='a"),

@@ -35,10 +35,13 @@ pub(super) const FUNCTIONGEMMA: Style = Style {
 /// LFM2 and LFM2.5; not all of their templates spell out the marks.
 pub(super) const LFM2: Style = Style {
     marks: &["<|tool_call_start|>", "<|tool_call_end|>"],
-    open: "<|tool_call_start|>[",
-    separator: ", ",
-    close: "]<|tool_call_end|>",
-    ..Style::new("lfm2", &["<|im_start|>", "List of tools: "], PYTHON)
+    ..Style::list(
+        "lfm2",
+        &["<|im_start|>", "List of tools: "],
+        "<|tool_call_start|>[",
+        PYTHON,
+        "]<|tool_call_end|>",
+    )
 };
 
 /// Olmo 3.
@@ -51,8 +54,7 @@ pub(super) const OLMO3: Style = Style {
 };
 
 /// Llama 4, ToolACE and others with a template that asks for it: the calls are the whole answer.
-pub(super) const PYTHONIC: Style =
-    Style { open: "[", separator: ", ", close: "]", ..Style::new("pythonic", &["func_name1(param"], PYTHON) };
+pub(super) const PYTHONIC: Style = Style::list("pythonic", &["func_name1(param"], "[", PYTHON, "]");
 
 /// As Python writes a call with keywords.
 const PYTHON: Call =

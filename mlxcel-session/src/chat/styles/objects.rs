@@ -5,50 +5,37 @@ use crate::chat::style::{Call, Style};
 /// Mistral 7B 0.3, Nemo, Large, Ministral.
 pub(super) const MISTRAL: Style = Style {
     marks: &["[TOOL_CALLS]"],
-    open: "[TOOL_CALLS][",
-    separator: ", ",
-    close: "]",
-    ..Style::new("mistral", &["[TOOL_CALLS]"], ITEM)
+    ..Style::list("mistral", &["[TOOL_CALLS]"], "[TOOL_CALLS][", ITEM, "]")
 };
 
 /// Granite 3.
 pub(super) const GRANITE: Style = Style {
     marks: &["<|tool_call|>"],
-    open: "<|tool_call|>[",
-    separator: ", ",
-    close: "]",
-    ..Style::new("granite", &["<|tool_call|>"], ITEM)
+    ..Style::list("granite", &["<|tool_call|>"], "<|tool_call|>[", ITEM, "]")
 };
 
 /// Command R7B and A.
 pub(super) const COMMAND: Style = Style {
     marks: &["<|START_ACTION|>", "<|END_ACTION|>"],
-    open: "<|START_ACTION|>[",
-    separator: ", ",
-    close: "]<|END_ACTION|>",
-    ..Style::new(
+    ..Style::list(
         "command",
         &["<|START_ACTION|>"],
+        "<|START_ACTION|>[",
         Call::Object { before: "", name: "tool_name", arguments: "parameters", after: "" },
+        "]<|END_ACTION|>",
     )
 };
 
 /// Nemotron Nano 2 and Super 1.5.
 pub(super) const NEMOTRON: Style = Style {
     marks: &["<TOOLCALL>", "</TOOLCALL>"],
-    open: "<TOOLCALL>[",
-    separator: ", ",
-    close: "]</TOOLCALL>",
-    ..Style::new("nemotron", &["<TOOLCALL>"], ITEM)
+    ..Style::list("nemotron", &["<TOOLCALL>"], "<TOOLCALL>[", ITEM, "]</TOOLCALL>")
 };
 
 /// Apriel, Hunyuan A13B.
 pub(super) const TOOL_CALLS: Style = Style {
     marks: &["<tool_calls>", "</tool_calls>"],
-    open: "<tool_calls>[",
-    separator: ", ",
-    close: "]</tool_calls>",
-    ..Style::new("tool-calls", &["<tool_calls>["], ITEM)
+    ..Style::list("tool-calls", &["<tool_calls>["], "<tool_calls>[", ITEM, "]</tool_calls>")
 };
 
 pub(super) const LONGCAT: Style = Style {
@@ -57,12 +44,7 @@ pub(super) const LONGCAT: Style = Style {
     ..Style::new(
         "longcat",
         &["<longcat_tool_call>"],
-        Call::Object {
-            before: "<longcat_tool_call>\n",
-            name: "name",
-            arguments: "arguments",
-            after: "\n</longcat_tool_call>",
-        },
+        object("<longcat_tool_call>\n", "\n</longcat_tool_call>"),
     )
 };
 
@@ -70,26 +52,12 @@ pub(super) const LONGCAT: Style = Style {
 pub(super) const HERMES: Style = Style {
     marks: &["<tool_call>", "</tool_call>"],
     separator: "\n",
-    ..Style::new(
-        "hermes",
-        &["<tool_call>"],
-        Call::Object {
-            before: "<tool_call>\n",
-            name: "name",
-            arguments: "arguments",
-            after: "\n</tool_call>",
-        },
-    )
+    ..Style::new("hermes", &["<tool_call>"], object("<tool_call>\n", "\n</tool_call>"))
 };
 
 /// Firefunction 2, whose template prints functions of another variable.
-pub(super) const FIREFUNCTION: Style = Style {
-    shows_tools: false,
-    open: "functools[",
-    separator: ", ",
-    close: "]",
-    ..Style::new("firefunction", &["functools["], ITEM)
-};
+pub(super) const FIREFUNCTION: Style =
+    Style { shows_tools: false, ..Style::list("firefunction", &["functools["], "functools[", ITEM, "]") };
 
 /// Llama 4 with a template that asks for JSON: the calls are the whole answer.
 pub(super) const LLAMA4: Style = Style {
@@ -125,4 +93,8 @@ pub(super) const GEMMA: Style = Style {
 pub(super) const GENERIC: Style = Style { name: "generic", spelled: &[], shows_tools: false, ..HERMES };
 
 /// One of a list.
-const ITEM: Call = Call::Object { before: "", name: "name", arguments: "arguments", after: "" };
+const ITEM: Call = object("", "");
+
+const fn object(before: &'static str, after: &'static str) -> Call {
+    Call::Object { before, name: "name", arguments: "arguments", after }
+}

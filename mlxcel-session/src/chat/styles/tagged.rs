@@ -23,14 +23,7 @@ pub(super) const MINICPM: Style = Style {
         Call::Tagged {
             before: "<function name=\"",
             between: "\">",
-            argument: Argument {
-                open: "<param name=\"",
-                named: "\">",
-                middle: "",
-                close: "</param>",
-                ends: &[],
-                kinds: None,
-            },
+            argument: Argument::new("<param name=\"", "\">", "</param>"),
             after: "</function>",
         },
     )
@@ -64,14 +57,7 @@ pub(super) const MINIMAX: Style = Style {
         Call::Tagged {
             before: "<invoke name=\"",
             between: "\">\n",
-            argument: Argument {
-                open: "<parameter name=\"",
-                named: "\">",
-                middle: "",
-                close: "</parameter>\n",
-                ends: &[],
-                kinds: None,
-            },
+            argument: Argument::new("<parameter name=\"", "\">", "</parameter>\n"),
             after: "</invoke>\n",
         },
     )
@@ -87,14 +73,7 @@ pub(super) const SEED: Style = Style {
         Call::Tagged {
             before: "<seed:tool_call>\n<function=",
             between: ">\n",
-            argument: Argument {
-                open: "<parameter=",
-                named: ">",
-                middle: "",
-                close: "</parameter>\n",
-                ends: &[],
-                kinds: None,
-            },
+            argument: Argument::new("<parameter=", ">", "</parameter>\n"),
             after: "</function>\n</seed:tool_call>",
         },
     )
@@ -112,12 +91,9 @@ pub(super) const QWEN_CODER: Style = Style {
             before: "<tool_call>\n<function=",
             between: ">\n",
             argument: Argument {
-                open: "<parameter=",
-                named: ">",
                 middle: "\n",
-                close: "\n</parameter>\n",
                 ends: &["\n<parameter=", "\n</function>"],
-                kinds: None,
+                ..Argument::new("<parameter=", ">", "\n</parameter>\n")
             },
             after: "</function>\n</tool_call>",
         },
@@ -135,12 +111,8 @@ pub(super) const GLM: Style = Style {
             before: "<tool_call>",
             between: "\n",
             argument: Argument {
-                open: "<arg_key>",
-                named: "</arg_key>",
                 middle: "\n<arg_value>",
-                close: "</arg_value>\n",
-                ends: &[],
-                kinds: None,
+                ..Argument::new("<arg_key>", "</arg_key>", "</arg_value>\n")
             },
             after: "</tool_call>",
         },
@@ -152,12 +124,8 @@ const fn dsml(name: &'static str, spelled: &'static [&'static str]) -> Style {
         before: "<｜DSML｜invoke name=\"",
         between: "\">\n",
         argument: Argument {
-            open: "<｜DSML｜parameter name=\"",
-            named: "\">",
-            middle: "",
-            close: "</｜DSML｜parameter>\n",
-            ends: &[],
             kinds: Some(["\" string=\"true", "\" string=\"false"]),
+            ..Argument::new("<｜DSML｜parameter name=\"", "\">", "</｜DSML｜parameter>\n")
         },
         after: "</｜DSML｜invoke>\n",
     };
