@@ -253,7 +253,7 @@ fn too_long() -> Error {
     too_complex("it is too long").with_context("most_bytes", LONGEST)
 }
 
-fn too_complex(reason: impl Into<String>) -> Error {
+pub(crate) fn too_complex(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::TooComplex, "compile grammar", reason.into())
 }
 

@@ -10,7 +10,14 @@ use crate::chat::style::ITEM;
 impl Tools {
     /// Elements behind `mark` of the fields of an object of the schema `root`.
     pub(super) fn elements(&self, mark: &str, root: &Value, rules: &mut Rules) -> String {
-        Writer { tools: self, mark, root, rules }.fields(root)
+        let mut writer = Writer { tools: self, mark, root, rules, open: Vec::new() };
+        let fields = writer.fields(root);
+        // One after the other: a chain of references may be long.
+        while let Some((rule, schema, close)) = writer.open.pop() {
+            let value = writer.value(schema, &close);
+            writer.rules.define(&rule, &value);
+        }
+        fields
     }
 }
 
@@ -20,6 +27,8 @@ struct Writer<'w> {
     mark: &'w str,
     root: &'w Value,
     rules: &'w mut Rules,
+    /// Rules of targets of references that are to be defined, with their schemas and the tags behind their values.
+    open: Vec<(String, &'w Value, String)>,
 }
 
 impl<'w> Writer<'w> {
@@ -62,20 +71,18 @@ impl<'w> Writer<'w> {
             let least = schema["minItems"].as_u64().unwrap_or(0);
             return format!("{item}{} {end}", times(least, schema["maxItems"].as_u64()));
         }
-        self.tools.json_between(schema, self.root, ("", close))
+        self.tools.json_between(schema, self.root, ("", close), self.rules)
     }
 
     /// A value of what a reference refers to, or of any kind, and the tag behind it.
     fn reference(&mut self, target: &'w str, close: &str) -> String {
         let Some(schema) = values::target(self.root, target) else {
-            return self.tools.json_between(&Value::from(true), self.root, ("", close));
+            return self.tools.json_between(&Value::from(true), self.root, ("", close), self.rules);
         };
-        let key = format!("{target} {close}");
-        self.rules.named(&key).unwrap_or_else(|| {
-            let rule = self.rules.reserve(&key);
-            let value = self.value(schema, close);
-            self.rules.define(&rule, &value);
-            rule
-        })
+        let (rule, is_new) = self.rules.target(&format!("{target} {close}"));
+        if is_new {
+            self.open.push((rule.clone(), schema, close.to_owned()));
+        }
+        rule
     }
 }

@@ -11,7 +11,10 @@ use super::values::{requires, types};
 use super::{ToolChoice, Tools};
 use crate::chat::style::{Argument, Call, Id};
 use crate::constraint::ConstraintSource;
-use crate::structured::{Grammar, check_schema, close_fields, compact};
+use crate::structured::{Grammar, check_schema, close_fields, compact, too_complex};
+
+/// The most bytes of the schemas that arguments between tags bring, each with the definitions that it refers to.
+const MOST_EMBEDDED: usize = 4 << 20;
 
 impl Tools {
     /// The grammar of an answer; `None` if it is unconstrained because no marker distinguishes calls from
@@ -86,7 +89,7 @@ impl Tools {
             schema.entry("type").or_insert_with(|| "object".into());
         }
         let (name, object) = (Value::from(name), compact(&close_fields(schema)));
-        Ok(match self.style.call {
+        let body = match self.style.call {
             Call::Object { name: name_field, arguments, after, .. } => {
                 let begin = Value::from(format!("{{\"{name_field}\": {name}, \"{arguments}\": "));
                 format!("{begin} %json {object} {}", self.literal(&format!("}}{after}")))
@@ -109,7 +112,12 @@ impl Tools {
                 let arguments = self.keywords(assign, literals, &fields, rules);
                 format!("{name} {} {arguments} {}", self.literal(open), self.literal(after))
             }
-        })
+        };
+        if rules.embedded > MOST_EMBEDDED {
+            let reason = "the definitions that arguments refer to are too large to be repeated for each";
+            return Err(too_complex(reason).with_context("most_bytes", MOST_EMBEDDED));
+        }
+        Ok(body)
     }
 
     /// The arguments by the schema `root`, each between tags, in the order of its fields.
@@ -145,7 +153,7 @@ impl Tools {
             let value = if is_string {
                 self.string_between(schema, between, rules)
             } else {
-                self.json_between(schema, root, between)
+                self.json_between(schema, root, between, rules)
             };
             return format!("{begin} {} {value}", named(""));
         };
@@ -154,27 +162,37 @@ impl Tools {
             kinds.push(format!("{} {}", named(string), self.string_between(schema, between, rules)));
         }
         if types.iter().any(|kind| *kind != "string") {
-            kinds.push(format!("{} {}", named(other), self.json_between(schema, root, between)));
+            kinds.push(format!("{} {}", named(other), self.json_between(schema, root, between, rules)));
         }
         format!("{begin} ({})", kinds.join(" | "))
     }
 
-    /// A value of the schema as JSON, between the tags.
-    pub(super) fn json_between(&self, schema: &Value, root: &Value, (middle, close): (&str, &str)) -> String {
-        let (middle, close) = (self.spaced(middle), self.spaced(close));
-        let mut schema = schema.clone();
-        if let Some(schema) = schema.as_object_mut() {
+    /// A value of the schema as JSON, between the tags. Nothing once too much was written so.
+    pub(super) fn json_between(
+        &self,
+        schema: &Value,
+        root: &Value,
+        (middle, close): (&str, &str),
+        rules: &mut Rules,
+    ) -> String {
+        let (mut schema, written) = (schema.clone(), schema.to_string());
+        let refers = ["\"$ref\":", "\"$dynamicRef\":"].iter().any(|field| written.contains(field));
+        if let Some(schema) = schema.as_object_mut().filter(|_| refers) {
             for definitions in ["$defs", "definitions"] {
                 schema.extend(root.get(definitions).map(|value| (definitions.to_owned(), value.clone())));
             }
         }
         let written = schema.to_string();
+        rules.embedded += written.len();
+        if rules.embedded > MOST_EMBEDDED {
+            return String::new();
+        }
         let known = |target: &str| ["/$defs/", "/definitions/"].iter().any(|begin| target.starts_with(begin));
         if !written.split("\"$ref\":\"#").skip(1).all(known) {
             // It refers to a part of the schema that is not a part of this one.
             schema = json!({});
         }
-        format!("{middle} %json {} {close}", compact(&schema))
+        format!("{} %json {} {}", self.spaced(middle), compact(&schema), self.spaced(close))
     }
 
     /// A string of the schema, between the tags. Its length and a list of choices are checked.
@@ -259,6 +277,8 @@ pub(super) struct Rules {
     known: HashMap<String, String>,
     /// The names of those of what references refer to.
     targets: HashMap<String, String>,
+    /// How many bytes of JSON schemas arguments between tags have.
+    embedded: usize,
 }
 
 impl Rules {
@@ -288,16 +308,15 @@ impl Rules {
         format!("part{}", self.count)
     }
 
-    /// The rule of the target of a reference, if it has one.
-    pub(super) fn named(&self, target: &str) -> Option<String> {
-        self.targets.get(target).cloned()
-    }
-
-    /// The name of a rule of the target of a reference, to be [defined](Self::define).
-    pub(super) fn reserve(&mut self, target: &str) -> String {
+    /// The name of the rule of the target of a reference, and whether it is new and has to be
+    /// [defined](Self::define).
+    pub(super) fn target(&mut self, target: &str) -> (String, bool) {
+        if let Some(name) = self.targets.get(target) {
+            return (name.clone(), false);
+        }
         let name = self.name();
         self.targets.insert(target.to_owned(), name.clone());
-        name
+        (name, true)
     }
 
     pub(super) fn define(&mut self, name: &str, body: &str) {

@@ -24,7 +24,14 @@ impl Tools {
         root: &Value,
         rules: &mut Rules,
     ) -> String {
-        Writer { tools: self, literals, root, rules }.fields(root, Some(assign))
+        let mut writer = Writer { tools: self, literals, root, rules, open: Vec::new() };
+        let fields = writer.fields(root, Some(assign));
+        // One after the other: a chain of references may be long.
+        while let Some((rule, schema)) = writer.open.pop() {
+            let value = writer.value(schema);
+            writer.rules.define(&rule, &value);
+        }
+        fields
     }
 }
 
@@ -34,6 +41,8 @@ struct Writer<'w> {
     literals: Literals,
     root: &'w Value,
     rules: &'w mut Rules,
+    /// Rules of targets of references that are to be defined, with their schemas.
+    open: Vec<(String, &'w Value)>,
 }
 
 impl<'w> Writer<'w> {
@@ -167,25 +176,23 @@ impl<'w> Writer<'w> {
 
     /// What a reference refers to, or any value.
     fn reference(&mut self, target: &'w str) -> String {
-        let known = self.rules.named(target);
         let Some(schema) = values::target(self.root, target) else { return self.any() };
-        known.unwrap_or_else(|| {
-            let rule = self.rules.reserve(target);
-            let value = self.value(schema);
-            self.rules.define(&rule, &value);
-            rule
-        })
+        let (rule, is_new) = self.rules.target(target);
+        if is_new {
+            self.open.push((rule.clone(), schema));
+        }
+        rule
     }
 
     /// Any value.
     fn any(&mut self) -> String {
-        self.rules.named(ANY).unwrap_or_else(|| {
-            let rule = self.rules.reserve(ANY);
+        let (rule, is_new) = self.rules.target(ANY);
+        if is_new {
             let kinds = ["string", "number", "boolean", "null", "array", "object"];
             let values: Vec<_> = kinds.iter().filter_map(|kind| self.of_type(kind, &Value::Null)).collect();
             self.rules.define(&rule, &values.join(" | "));
-            rule
-        })
+        }
+        rule
     }
 
     fn either(&self, values: impl Iterator<Item = String>) -> String {

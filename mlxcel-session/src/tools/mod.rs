@@ -17,6 +17,7 @@ mod tool;
 mod toolbox;
 mod values;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -97,14 +98,14 @@ impl Tools {
     pub fn new(tokenizer: &Tokenizer, tools: impl IntoIterator<Item = impl Into<Tool>>) -> Result<Self> {
         let definitions: Vec<Value> =
             tools.into_iter().map(|tool| tool.into().definition().clone()).collect();
-        let mut names: Vec<String> = Vec::with_capacity(definitions.len());
+        let (mut names, mut known) = (Vec::with_capacity(definitions.len()), HashSet::new());
         for definition in &definitions {
             let function = &definition["function"];
             let name = function["name"].as_str().unwrap_or_default();
             if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
                 return Err(invalid("a tool's name must consist of letters, digits, '_', '-' and '.'"));
             }
-            if names.iter().any(|known| known == name) {
+            if !known.insert(name) {
                 return Err(invalid("two tools have the same name").with_context("tool", name));
             }
             let parameters = &function["parameters"];
@@ -145,11 +146,9 @@ impl Tools {
         Ok(self)
     }
 
-    /// Sets whether one answer may call several tools, if the family's format supports it.
-    #[must_use]
-    pub fn with_parallel(mut self, parallel: bool) -> Self {
-        self.parallel = parallel;
-        self
+    mlxcel_core::setters! {
+        /// Sets whether one answer may call several tools, if the family's format supports it.
+        with_parallel(parallel: bool) => parallel = parallel;
     }
 
     /// Whether there are none.
@@ -172,6 +171,7 @@ impl Tools {
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] if a call is required and the feature `structured` is off.
+    /// [`ErrorKind::TooComplex`] for parameters that are too large or too deep for a grammar.
     /// [`ErrorKind::InvalidInput`] if calls are to be constrained and the options have a constraint of their
     /// own: an answer follows one. After an error, neither is changed.
     pub fn offer(&self, messages: &mut Vec<Message>, options: &mut Options) -> Result<()> {

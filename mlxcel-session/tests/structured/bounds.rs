@@ -1,11 +1,13 @@
 //! Grammars of someone who means harm: refused or followed, within bounds of time and memory.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use mlxcel_session::{ErrorKind, Grammar};
+use mlxcel_session::{ErrorKind, Grammar, Message, Options, Tool, ToolChoice, Tools};
 use serde_json::{Value, json};
 
 use crate::structured::harness::{say, tokenizer};
+use crate::structured::tools::tools_of;
+use crate::support::cpu_time;
 
 fn nested(depth: usize) -> Value {
     (0..depth).fold(
@@ -79,48 +81,36 @@ fn hostile_grammars_give_a_text_or_an_error() {
         (0..3000).map(|n| (format!("property{n}"), json!({ "type": "string" }))).collect();
     let patterns: serde_json::Map<String, Value> =
         (0..40).map(|n| (format!("^(a|b)*{n}(a|b){{20}}$"), json!({ "type": "integer" }))).collect();
-    for (name, grammar) in [
-        ("deep", Grammar::json_schema(nested(40))),
-        ("deeper than deep", Grammar::json_schema(nested(100_000 / 100))),
-        ("references doubled", Grammar::json_schema(exponential(30, "allOf"))),
-        ("alternatives doubled", Grammar::json_schema(exponential(30, "anyOf"))),
-        ("exclusive doubled", Grammar::json_schema(exponential(12, "oneOf"))),
-        (
-            "product",
-            Grammar::json_schema(
-                json!({ "allOf": [{ "anyOf": alternatives(30) }, { "anyOf": alternatives(30) }, { "anyOf": alternatives(30) }] }),
-            ),
-        ),
-        ("itself", Grammar::json_schema(json!({ "$ref": "#" }))),
-        ("all of itself", Grammar::json_schema(json!({ "allOf": [{ "$ref": "#" }, { "type": "object" }] }))),
-        ("long", Grammar::json_schema(json!({ "type": "string", "minLength": 1_000_000_000 }))),
-        (
-            "many",
-            Grammar::json_schema(
-                json!({ "type": "array", "items": { "type": "integer" }, "minItems": 2_000_000_000_u64 }),
-            ),
-        ),
-        ("wide", Grammar::json_schema(json!({ "type": "object", "properties": many }))),
-        ("patterns", Grammar::json_schema(json!({ "type": "object", "patternProperties": patterns }))),
-        (
-            "pattern",
-            Grammar::json_schema(json!({ "type": "string", "pattern": "^(([a-z]{1,100}){1,100}){1,100}$" })),
-        ),
+    let product = vec![json!({ "anyOf": alternatives(30) }); 3];
+    let rules: String = (0..2000).map(|n| format!("r{n}: r{} r{}\n", n + 1, n + 1)).collect();
+    let schemas = [
+        ("deep", nested(40)),
+        ("deeper than deep", nested(100_000 / 100)),
+        ("references doubled", exponential(30, "allOf")),
+        ("alternatives doubled", exponential(30, "anyOf")),
+        ("exclusive doubled", exponential(12, "oneOf")),
+        ("product", json!({ "allOf": product })),
+        ("itself", json!({ "$ref": "#" })),
+        ("all of itself", json!({ "allOf": [{ "$ref": "#" }, { "type": "object" }] })),
+        ("long", json!({ "type": "string", "minLength": 1_000_000_000 })),
+        ("many", json!({ "type": "array", "items": { "type": "integer" }, "minItems": 2_000_000_000_u64 })),
+        ("wide", json!({ "type": "object", "properties": many })),
+        ("patterns", json!({ "type": "object", "patternProperties": patterns })),
+        ("pattern", json!({ "type": "string", "pattern": "^(([a-z]{1,100}){1,100}){1,100}$" })),
+    ];
+    let others = [
         ("exponents", Grammar::regex("(a?){500}a{500}")),
         ("automaton", Grammar::regex("(a|b)*a(a|b){200}c")),
         ("repeats", Grammar::regex("((x{1000}){1000}){1000}")),
         ("brackets", Grammar::regex("(".repeat(100_000))),
         ("classes", Grammar::regex(r"(\p{L}|\p{N}|\p{S}){5000}")),
         ("ambiguous", Grammar::lark("start: a\na: a a | \"x\" | a a a")),
-        (
-            "rules",
-            Grammar::lark(
-                (0..2000).map(|n| format!("r{n}: r{} r{}\n", n + 1, n + 1)).collect::<String>()
-                    + "start: r0\nr2000: \"x\"",
-            ),
-        ),
+        ("rules", Grammar::lark(rules + "start: r0\nr2000: \"x\"")),
         ("nothing", Grammar::lark("start: a\na: b\nb: a")),
-    ] {
+    ];
+    for (name, grammar) in
+        schemas.map(|(name, schema)| (name, Grammar::json_schema(schema))).into_iter().chain(others)
+    {
         let start = Instant::now();
         let said = say(&tokenizer, grammar, 20, 7);
         let took = start.elapsed();
@@ -162,4 +152,44 @@ fn grammars_that_take_too_much_work_are_refused_soon() {
     }
     // What is about as long and less work is not refused.
     say(&tokenizer, Grammar::json_schema(of(1e6)), 20, 7).unwrap();
+}
+
+/// The result of offering one tool with these parameters to a model of a style, on a small stack.
+fn offer(style: &str, parameters: Value) -> mlxcel_session::Result<()> {
+    let tools = tools_of(style, [Tool::new("set", "", parameters).definition().clone()]);
+    let tools = tools.with_choice(ToolChoice::Required).unwrap();
+    let offer = move || tools.offer(&mut vec![Message::user("x")], &mut Options::default());
+    std::thread::Builder::new().stack_size(512 << 10).spawn(offer).unwrap().join().unwrap()
+}
+
+#[test]
+fn parameters_of_long_chains_of_references_are_offered() {
+    let mut parameters = chain(700, |next| json!({ "type": "object", "properties": { "a": next } }));
+    parameters = json!({ "properties": { "a": { "$ref": "#/$defs/d0" } }, "$defs": parameters["$defs"] });
+    for style in ["pythonic", "gemma4", "minimax-m3", "qwen-coder"] {
+        offer(style, parameters.clone()).unwrap();
+    }
+}
+
+#[test]
+fn definitions_are_not_repeated_without_bounds() {
+    for (part, kind) in
+        [(json!({ "$ref": "#/$defs/a" }), Some(ErrorKind::TooComplex)), (json!({ "type": "integer" }), None)]
+    {
+        let fields: serde_json::Map<String, Value> =
+            (0..200).map(|n| (format!("f{n}"), part.clone())).collect();
+        let long = json!({ "type": "integer", "description": "x".repeat(500_000) });
+        let parameters = json!({ "properties": fields, "$defs": { "a": long } });
+        for style in ["qwen-coder", "minimax-m3"] {
+            assert_eq!(offer(style, parameters.clone()).err().map(|error| error.kind()), kind, "{style}");
+        }
+    }
+}
+
+#[test]
+fn many_tools_are_checked_soon() {
+    let tools = (0..100_000).map(|number| Tool::new(format!("t{number}"), "", Value::Null));
+    let start = cpu_time();
+    Tools::new(&tokenizer(), tools).unwrap();
+    assert!(cpu_time() - start < Duration::from_secs(4), "{:?}", cpu_time() - start);
 }
