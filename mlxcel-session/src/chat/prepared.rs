@@ -1,6 +1,7 @@
 //! Messages as chat templates read them.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 
 use serde_json::Value;
 
@@ -54,21 +55,19 @@ fn with_single_calls(messages: &[Message]) -> Vec<Message> {
         let count = rest.iter().take_while(|message| message.role == "tool").count();
         let (results, behind) = rest.split_at(count);
         rest = behind;
-        let mut results: Vec<_> = results.iter().map(Some).collect();
-        for (number, call) in calls.iter().enumerate() {
-            let mut part = message.clone().with_field("tool_calls", vec![call.clone()]);
-            if number > 0 {
-                part.content.clear();
-            }
-            single.push(part);
-            let id = |result: &Message| result.extra.get("tool_call_id").cloned();
-            let is_of_call = |result: &Option<&Message>| {
-                result.is_some_and(|result| id(result).is_none_or(|id| Some(&id) == call.get("id")))
+        let mut results: VecDeque<&Message> = results.iter().collect();
+        // What else the message has is before the first call.
+        let mut part = message.clone().with_field("tool_calls", Value::Null);
+        for call in calls {
+            single.push(part.with_field("tool_calls", vec![call.clone()]));
+            part = Message::new(&*message.role, "");
+            let is_of_call = |result: &&Message| {
+                result.extra.get("tool_call_id").is_none_or(|id| Some(id) == call.get("id"))
             };
-            let result = results.iter_mut().find(|result| is_of_call(result)).and_then(Option::take);
+            let result = results.iter().position(is_of_call).and_then(|index| results.remove(index));
             single.extend(result.cloned());
         }
-        single.extend(results.into_iter().flatten().cloned());
+        single.extend(results.into_iter().cloned());
     }
     single
 }
