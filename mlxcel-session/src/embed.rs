@@ -65,46 +65,19 @@ pub enum EmbedPrompt {
 }
 
 impl EmbedOptions {
-    /// Sets how the hidden states are pooled.
-    #[must_use]
-    pub fn with_pooling(mut self, pooling: Pooling) -> Self {
-        self.pooling = Some(pooling);
-        self
-    }
-
-    /// Sets whether vectors are scaled to length 1.
-    #[must_use]
-    pub fn with_normalize(mut self, normalize: bool) -> Self {
-        self.normalize = Some(normalize);
-        self
-    }
-
-    /// Sets the prompt.
-    #[must_use]
-    pub fn with_prompt(mut self, prompt: EmbedPrompt) -> Self {
-        self.prompt = prompt;
-        self
-    }
-
-    /// Sets the number of elements that are kept.
-    #[must_use]
-    pub fn with_dimensions(mut self, dimensions: usize) -> Self {
-        self.dimensions = Some(dimensions);
-        self
-    }
-
-    /// Sets whether the tokenizer adds its special tokens around a text.
-    #[must_use]
-    pub fn with_special_tokens(mut self, special_tokens: bool) -> Self {
-        self.special_tokens = special_tokens;
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    mlxcel_core::setters! {
+        /// Sets how the hidden states are pooled.
+        with_pooling(pooling: Pooling) => pooling = Some(pooling);
+        /// Sets whether vectors are scaled to length 1.
+        with_normalize(normalize: bool) => normalize = Some(normalize);
+        /// Sets the prompt.
+        with_prompt(prompt: EmbedPrompt) => prompt = prompt;
+        /// Sets the number of elements that are kept.
+        with_dimensions(dimensions: usize) => dimensions = Some(dimensions);
+        /// Sets whether the tokenizer adds its special tokens around a text.
+        with_special_tokens(special_tokens: bool) => special_tokens = special_tokens;
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 

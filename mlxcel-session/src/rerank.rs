@@ -26,25 +26,13 @@ pub struct RerankOptions {
 }
 
 impl RerankOptions {
-    /// Sets whether scores are probabilities.
-    #[must_use]
-    pub fn with_probabilities(mut self, probabilities: bool) -> Self {
-        self.probabilities = probabilities;
-        self
-    }
-
-    /// Sets the instruction.
-    #[must_use]
-    pub fn with_instruction(mut self, instruction: impl Into<String>) -> Self {
-        self.instruction = Some(instruction.into());
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    mlxcel_core::setters! {
+        /// Sets whether scores are probabilities.
+        with_probabilities(probabilities: bool) => probabilities = probabilities;
+        /// Sets the instruction.
+        with_instruction(instruction: impl Into<String>) => instruction = Some(instruction.into());
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 

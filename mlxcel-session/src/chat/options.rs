@@ -50,25 +50,17 @@ impl Default for ChatOptions {
 }
 
 impl ChatOptions {
-    /// Sets whether to append the prompt for the model's answer.
-    #[must_use]
-    pub fn with_generation_prompt(mut self, add: bool) -> Self {
-        self.add_generation_prompt = add;
-        self
-    }
-
-    /// Sets whether the prompt ends inside the last message, so that the model continues it.
-    #[must_use]
-    pub fn with_continue_final_message(mut self, go_on: bool) -> Self {
-        self.continue_final_message = go_on;
-        self
-    }
-
-    /// Sets which of the checkpoint's named templates is used.
-    #[must_use]
-    pub fn with_template_name(mut self, name: impl Into<String>) -> Self {
-        self.template_name = Some(name.into());
-        self
+    mlxcel_core::setters! {
+        /// Sets whether to append the prompt for the model's answer.
+        with_generation_prompt(add: bool) => add_generation_prompt = add;
+        /// Sets whether the prompt ends inside the last message, so that the model continues it.
+        with_continue_final_message(go_on: bool) => continue_final_message = go_on;
+        /// Sets which of the checkpoint's named templates is used.
+        with_template_name(name: impl Into<String>) => template_name = Some(name.into());
+        /// Sets [`date`](Self::date), so that the same messages give the same prompt on any day.
+        with_date(date: impl Into<String>) => date = Some(date.into());
+        /// Sets [`special_tokens_in_text`](Self::special_tokens_in_text). Use it for trusted messages only.
+        with_special_tokens_in_text(allow: bool) => special_tokens_in_text = allow;
     }
 
     /// Sets the tools that the model may call, each described by a JSON schema: `{"type": "function",
@@ -89,20 +81,6 @@ impl ChatOptions {
     #[must_use]
     pub fn with_thinking(self, think: bool) -> Self {
         self.with_variable("enable_thinking", think).with_variable("thinking", think)
-    }
-
-    /// Sets [`date`](Self::date), so that the same messages give the same prompt on any day.
-    #[must_use]
-    pub fn with_date(mut self, date: impl Into<String>) -> Self {
-        self.date = Some(date.into());
-        self
-    }
-
-    /// Sets [`special_tokens_in_text`](Self::special_tokens_in_text). Use it for trusted messages only.
-    #[must_use]
-    pub fn with_special_tokens_in_text(mut self, allow: bool) -> Self {
-        self.special_tokens_in_text = allow;
-        self
     }
 
     /// Sets a template variable.

@@ -121,26 +121,14 @@ impl<'f> Toolbox<'f> {
         })
     }
 
-    /// Sets which tools the first answer may or must call; later answers may call any.
-    #[must_use]
-    pub fn with_choice(mut self, choice: ToolChoice) -> Self {
-        self.choice = choice;
-        self
-    }
-
-    /// Sets whether one answer may call several tools, if the family's format supports it.
-    #[must_use]
-    pub fn with_parallel(mut self, parallel: bool) -> Self {
-        self.parallel = parallel;
-        self
-    }
-
-    /// Sets how many answers may call tools, by default 8. The next one cannot, and ends
-    /// [`chat`](Self::chat).
-    #[must_use]
-    pub fn with_rounds(mut self, rounds: usize) -> Self {
-        self.rounds = rounds;
-        self
+    mlxcel_core::setters! {
+        /// Sets which tools the first answer may or must call; later answers may call any.
+        with_choice(choice: ToolChoice) => choice = choice;
+        /// Sets whether one answer may call several tools, if the family's format supports it.
+        with_parallel(parallel: bool) => parallel = parallel;
+        /// Sets how many answers may call tools, by default 8. The next one cannot, and ends
+        /// [`chat`](Self::chat).
+        with_rounds(rounds: usize) => rounds = rounds;
     }
 
     /// Calls a tool's function; the message with its result, or with the error that the model is told.
