@@ -4,6 +4,7 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, PositionResult, Result, Sequenc
 
 use crate::model::Model;
 use crate::score::Scorer;
+use crate::texts::only;
 
 const OPERATION: &str = "score continuations";
 
@@ -120,16 +121,16 @@ impl Shared<'_> {
     fn score(mut self, rows: &[Vec<TokenId>]) -> Result<Vec<Vec<PositionResult>>> {
         let claimed = self.scorer.session.capabilities().clone();
         // A fork takes a place beside its source.
-        let together = if claimed.fork { (claimed.sequences - 1).min(rows.len()) } else { 0 };
+        let together = if claimed.fork { claimed.sequences.saturating_sub(1).min(rows.len()) } else { 0 };
         if together == 0 {
             return rows.iter().map(|row| self.score_alone(row, claimed.rewind)).collect();
         }
         let base = self.base()?;
         let mut scored = Vec::with_capacity(rows.len());
         for rows in rows.chunks(together) {
-            let forks = rows.iter().map(|row| Ok((self.scorer.session.fork(base)?, row.clone())));
+            let forks = rows.iter().map(|row| Ok((self.scorer.session.fork(base)?, &row[..])));
             let forks = forks.collect::<Result<Vec<_>>>()?;
-            scored.extend(self.scorer.score_together(&forks)?);
+            scored.extend(self.scorer.score(&forks)?);
             for (fork, _) in forks {
                 self.scorer.session.close(fork)?;
             }
@@ -140,7 +141,7 @@ impl Shared<'_> {
     /// Scores a row on the base sequence, which is rewound afterwards or closed.
     fn score_alone(&mut self, row: &[TokenId], rewinds: bool) -> Result<Vec<PositionResult>> {
         let base = self.base()?;
-        let scored = self.scorer.score(base, row)?;
+        let scored = only(self.scorer.score(&[(base, row)])?)?;
         if rewinds {
             self.scorer.session.rewind(base, self.before.len())?;
         } else {

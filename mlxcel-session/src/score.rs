@@ -2,7 +2,8 @@
 
 use mlxcel_core::{
     CancelToken, Capabilities, Distribution, Error, ErrorKind, InferenceSession, InferenceSessionExt,
-    PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, TokenId, TokenLogprob, Want,
+    PositionResult, Result, Row, RowResult, SequenceId, SessionOptions, StepOutput, TokenId, TokenLogprob,
+    Want,
 };
 
 use crate::model::Model;
@@ -33,32 +34,15 @@ impl Default for ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// Sets how many of the most likely tokens are reported at each position.
-    #[must_use]
-    pub fn with_top(mut self, top: u16) -> Self {
-        self.top = top;
-        self
-    }
-
-    /// Sets whether the tokenizer's leading special tokens are added.
-    #[must_use]
-    pub fn with_special_tokens(mut self, special_tokens: bool) -> Self {
-        self.special_tokens = special_tokens;
-        self
-    }
-
-    /// Sets the stride, in tokens, of the window over a text longer than the context.
-    #[must_use]
-    pub fn with_stride(mut self, tokens: usize) -> Self {
-        self.stride = Some(tokens);
-        self
-    }
-
-    /// Sets the cancel token.
-    #[must_use]
-    pub fn with_cancel(mut self, cancel: CancelToken) -> Self {
-        self.cancel = Some(cancel);
-        self
+    mlxcel_core::setters! {
+        /// Sets how many of the most likely tokens are reported at each position.
+        with_top(top: u16) => top = top;
+        /// Sets whether the tokenizer's leading special tokens are added.
+        with_special_tokens(special_tokens: bool) => special_tokens = special_tokens;
+        /// Sets the stride, in tokens, of the window over a text longer than the context.
+        with_stride(tokens: usize) => stride = Some(tokens);
+        /// Sets the cancel token.
+        with_cancel(cancel: CancelToken) => cancel = Some(cancel);
     }
 }
 
@@ -143,7 +127,7 @@ impl Model {
             let sequence = scorer.session.open()?;
             scorer.extend(sequence, &row.before)?;
             // Nothing follows the last token.
-            let mut positions = scorer.score(sequence, &row.tokens)?;
+            let mut positions = scorer.score_by_logits(sequence, &row.tokens)?;
             positions.extend(positions.last().cloned());
             scorer.session.close(sequence)?;
             Ok(RowResult::Likelihoods(positions))
@@ -279,11 +263,20 @@ impl Scorer {
         self.run(Row::extend(sequence, tokens)).map(drop)
     }
 
-    /// Feeds tokens, and gives for each but the last what stands behind it there.
-    pub(crate) fn score(&mut self, sequence: SequenceId, tokens: &[TokenId]) -> Result<Vec<PositionResult>> {
-        if self.session.capabilities().every_position {
-            return positions(self.run(self.row(sequence, tokens))?, tokens.len());
+    /// Feeds tokens to each sequence, and gives for each but the last what stands behind it there.
+    pub(crate) fn score(&mut self, rows: &[(SequenceId, &[TokenId])]) -> Result<Vec<Vec<PositionResult>>> {
+        if !self.session.capabilities().every_position {
+            return rows.iter().map(|&(sequence, tokens)| self.score_by_logits(sequence, tokens)).collect();
         }
+        let want = Want::likelihoods(self.top);
+        let asked: Vec<_> = rows.iter().map(|&(sequence, tokens)| Row::new(sequence, tokens, want)).collect();
+        let mut out = StepOutput::new();
+        self.session.step(&asked, &control(self.cancel.as_ref()), &mut out)?;
+        out.take().into_iter().zip(rows).map(|(row, (_, tokens))| positions(row?, tokens.len())).collect()
+    }
+
+    /// As [`score`](Self::score) for one sequence, token by token.
+    fn score_by_logits(&mut self, sequence: SequenceId, tokens: &[TokenId]) -> Result<Vec<PositionResult>> {
         let mut scored = Vec::with_capacity(tokens.len());
         for pair in tokens.windows(2) {
             let logits = self.run(Row::logits(sequence, &pair[..1]))?.into_logits()?;
@@ -292,28 +285,8 @@ impl Scorer {
         Ok(scored)
     }
 
-    /// As [`score`](Self::score) for several sequences in one step.
-    pub(crate) fn score_together(
-        &mut self,
-        rows: &[(SequenceId, Vec<TokenId>)],
-    ) -> Result<Vec<Vec<PositionResult>>> {
-        if !self.session.capabilities().every_position {
-            return rows.iter().map(|(sequence, tokens)| self.score(*sequence, tokens)).collect();
-        }
-        let asked: Vec<_> = rows.iter().map(|(sequence, tokens)| self.row(*sequence, tokens)).collect();
-        let mut out = mlxcel_core::StepOutput::new();
-        let cancel = self.cancel.clone();
-        self.session.step(&asked, &control(cancel.as_ref()), &mut out)?;
-        out.take().into_iter().zip(rows).map(|(row, (_, tokens))| positions(row?, tokens.len())).collect()
-    }
-
-    fn row<'a>(&self, sequence: SequenceId, tokens: &'a [TokenId]) -> Row<'a> {
-        Row::new(sequence, tokens, Want::likelihoods(self.top))
-    }
-
     fn run(&mut self, row: Row<'_>) -> Result<RowResult> {
-        let cancel = self.cancel.clone();
-        self.session.run_row(row, &control(cancel.as_ref()))
+        self.session.run_row(row, &control(self.cancel.as_ref()))
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn in_order(texts: &[TextRow], capabilities: &Capabilities) -> Vec<us
 /// The results of `texts`, in order, computed in a session of their own.
 pub(crate) fn run(model: &Model, texts: &[TextRow], cancel: Option<&CancelToken>) -> Result<Vec<RowResult>> {
     let mut session = model.engine().open_session(&SessionOptions::default())?;
-    let (together, rewinds) = (session.capabilities().sequences, session.capabilities().rewind);
+    let (together, rewinds) = (session.capabilities().sequences.max(1), session.capabilities().rewind);
     let mut results: Vec<Option<RowResult>> = texts.iter().map(|_| None).collect();
     let (mut sequences, mut out): (Vec<SequenceId>, _) = (Vec::new(), StepOutput::new());
     for group in in_order(texts, session.capabilities()).chunks(together) {

@@ -184,6 +184,10 @@ fn unsupported_scoring_and_embedding_requests_say_why() {
         let error = result.unwrap_err();
         assert_eq!((error.kind(), error.context("capability")), (ErrorKind::Unsupported, Some(capability)));
     }
+    let full = Capabilities::new(0, 16).with_hidden_states(Some(4));
+    let full = Scripted::replay(Vec::new()).with_capabilities(full).model();
+    let error = full.embed_tokens(&[vec![1]], &EmbedOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CapacityExceeded, "an engine that claims no sequence");
     let options = ScoreOptions::default().with_cancel(cancelled());
     assert_eq!(whole.score_tokens(&[1, 2], &options).unwrap_err().kind(), ErrorKind::Cancelled);
     let options = EmbedOptions::default().with_cancel(cancelled());
