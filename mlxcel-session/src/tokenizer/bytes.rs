@@ -12,8 +12,6 @@ pub(super) enum Step {
     ByteFallback,
     /// Replaces a text within the token.
     Replace(String, String),
-    /// Replaces a text at the token's end.
-    Suffix(String, String),
     /// A token with this prefix continues a word; another one begins a word.
     WordPiece(String),
 }
@@ -30,15 +28,14 @@ pub(super) fn step(kind: &str, value: &Value) -> Option<Step> {
             let pattern = value.get("pattern")?.get("String")?.as_str()?.to_owned();
             Some(Step::Replace(pattern, field("content", "")))
         }
-        "BPEDecoder" | "BPE" => Some(Step::Suffix(field("suffix", "</w>"), " ".to_owned())),
+        "BPEDecoder" | "BPE" => Some(Step::Replace(field("suffix", "</w>"), " ".to_owned())),
         "WordPiece" => Some(Step::WordPiece(field("prefix", "##"))),
         _ => None,
     }
 }
 
 /// The bytes that `token` adds to a text, in which it is not the first.
-pub(super) fn of_token(steps: &[Step], token: String) -> Vec<u8> {
-    let mut token = token;
+pub(super) fn of_token(steps: &[Step], mut token: String) -> Vec<u8> {
     for step in steps {
         match step {
             Step::ByteLevel => return of_letters(&token).unwrap_or(token.into_bytes()),
@@ -49,11 +46,6 @@ pub(super) fn of_token(steps: &[Step], token: String) -> Vec<u8> {
             }
             Step::Replace(pattern, content) if !pattern.is_empty() => token = token.replace(pattern, content),
             Step::Replace(..) => {}
-            Step::Suffix(suffix, content) => {
-                if let Some(rest) = token.strip_suffix(suffix.as_str()).filter(|_| !suffix.is_empty()) {
-                    token = format!("{rest}{content}");
-                }
-            }
             Step::WordPiece(prefix) => {
                 token = match token.strip_prefix(prefix.as_str()) {
                     Some(rest) => rest.to_owned(),
@@ -126,6 +118,7 @@ mod tests {
         let pieces = [Step::WordPiece("##".to_owned())];
         assert_eq!(of_token(&pieces, "##ing".to_owned()), b"ing");
         assert_eq!(of_token(&pieces, "go".to_owned()), b" go");
-        assert_eq!(of_token(&[Step::Suffix("</w>".to_owned(), " ".to_owned())], "go</w>".to_owned()), b"go ");
+        let bpe = step("BPEDecoder", &Value::Null).unwrap();
+        assert_eq!(of_token(&[bpe], "go</w>".to_owned()), b"go ");
     }
 }

@@ -77,7 +77,7 @@ struct Added {
 /// The crate's tokenizer, of parts that were checked, and what it may be asked.
 pub(super) struct Checked {
     tokenizer: TokenizerImpl<AnyModel, Normalizers, PreTokenizers, PostProcessorWrapper, Decoders>,
-    frame: Frame,
+    pub(super) frame: Frame,
     /// How many times as long the steps make a text.
     growth: usize,
     /// How many bytes of a text a token covers at most.
@@ -181,16 +181,6 @@ impl Checked {
             let message = "the tokenizer has no template for pairs of texts";
             Error::unsupported("tokenize", message).with_context("field", "post_processor.pair")
         })
-    }
-
-    /// The tokens before a text.
-    pub(super) fn before(&self) -> &[TokenId] {
-        &self.frame.before
-    }
-
-    /// The tokens behind a text.
-    pub(super) fn after(&self) -> &[TokenId] {
-        &self.frame.after
     }
 
     /// The token ids of `text`, in which control tokens are taken from where they may stand alone.

@@ -88,47 +88,45 @@ impl Frame {
         Self { before: vec![cls], after: vec![sep], pair }
     }
 
-    /// The template for a pair of texts; none if it does not have each of them once.
-    fn pair_of_template(value: &Value) -> Result<Vec<Piece>, String> {
-        let pieces = value.get("pair").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let mut pair = Vec::new();
-        for piece in pieces {
-            let own = |part: &Value| {
-                let own = part.get("type_id").and_then(Value::as_u64).unwrap_or_default();
-                u8::try_from(own).map_err(|_| "the type of a token is larger than 255".to_owned())
-            };
-            if let Some(sequence) = piece.get("Sequence") {
-                pair.push(Piece::Text(usize::from(text(sequence, "id")? != "A"), own(sequence)?));
-                continue;
-            }
-            let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
-            let own = own(token)?;
-            pair.extend(special(value, token)?.into_iter().map(|id| Piece::Token(id, own)));
+    /// The template for one text: special tokens, the text, special tokens; and that for a pair of texts, none if it
+    /// does not have each of them once.
+    fn of_template(value: &Value) -> Result<Self, String> {
+        let is_text = |piece: &Piece| matches!(piece, Piece::Text(..));
+        let single = pieces(value, "single")?;
+        let at = single.iter().position(is_text).ok_or("a template has no place for the text")?;
+        if !matches!(single[at], Piece::Text(0, _)) || single[at + 1..].iter().any(is_text) {
+            return Err("a template for one text has another, or has it twice".to_owned());
         }
+        let id = |piece: &Piece| if let Piece::Token(id, _) = *piece { Some(id) } else { None };
+        let (before, after) = single.split_at(at);
+        let mut pair = pieces(value, "pair")?;
         let count =
             |index| pair.iter().filter(|piece| matches!(piece, Piece::Text(own, _) if *own == index)).count();
-        Ok(if [count(0), count(1)] == [1, 1] { pair } else { Vec::new() })
-    }
-
-    /// The template for one text: special tokens, the text, special tokens.
-    fn of_template(value: &Value) -> Result<Self, String> {
-        let mut frame = Self { pair: Self::pair_of_template(value)?, ..Self::default() };
-        let mut seen = false;
-        let pieces = value.get("single").and_then(Value::as_array).ok_or("a template has no pieces")?;
-        for piece in pieces {
-            if let Some(sequence) = piece.get("Sequence") {
-                if seen || text(sequence, "id")? != "A" {
-                    return Err("a template for one text has another, or has it twice".to_owned());
-                }
-                seen = true;
-                continue;
-            }
-            let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
-            let ids = special(value, token)?;
-            if seen { &mut frame.after } else { &mut frame.before }.extend(ids);
+        if [count(0), count(1)] != [1, 1] {
+            pair.clear();
         }
-        if seen { Ok(frame) } else { Err("a template has no place for the text".to_owned()) }
+        let (before, after) = (before.iter().filter_map(id).collect(), after.iter().filter_map(id).collect());
+        Ok(Self { before, after, pair })
     }
+}
+
+/// The pieces of a template in the field `name` of `value`.
+fn pieces(value: &Value, name: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    for piece in value.get(name).and_then(Value::as_array).into_iter().flatten() {
+        let own = |part: &Value| {
+            let own = part.get("type_id").and_then(Value::as_u64).unwrap_or_default();
+            u8::try_from(own).map_err(|_| "the type of a token is larger than 255".to_owned())
+        };
+        if let Some(sequence) = piece.get("Sequence") {
+            pieces.push(Piece::Text(usize::from(text(sequence, "id")? != "A"), own(sequence)?));
+            continue;
+        }
+        let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
+        let own = own(token)?;
+        pieces.extend(special(value, token)?.into_iter().map(|id| Piece::Token(id, own)));
+    }
+    Ok(pieces)
 }
 
 /// The ids of the special token that a piece of the template in `value` names.

@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use crate::chat::{ChatOptions, ChatTemplate, Message, ReasoningFormat, SpecialTokens};
 use crate::files;
 use file::Checked;
+use frame::Frame;
 
 /// The file that holds the tokenizer itself.
 const FILE: &str = "tokenizer.json";
@@ -110,7 +111,7 @@ impl Tokenizer {
 
     /// The special tokens added before a text.
     pub fn tokens_before(&self) -> &[TokenId] {
-        self.0.tokenizer.before()
+        &self.0.tokenizer.frame.before
     }
 
     /// As [`encode`](Self::encode), for a prompt of at most `most_tokens` tokens: one that is surely longer
@@ -135,8 +136,8 @@ impl Tokenizer {
         from_left: bool,
     ) -> Result<Vec<TokenId>> {
         let mut tokens = self.encode(text, add_special_tokens)?;
-        let special = |tokens: &[TokenId]| if add_special_tokens { tokens.len() } else { 0 };
-        let (before, after) = (special(self.0.tokenizer.before()), special(self.0.tokenizer.after()));
+        let Frame { before, after, .. } = &self.0.tokenizer.frame;
+        let [before, after] = [before, after].map(|own| if add_special_tokens { own.len() } else { 0 });
         let (end, excess) = (tokens.len().saturating_sub(after), tokens.len().saturating_sub(most_tokens));
         if from_left {
             tokens.drain(before.min(end)..(before + excess).min(end));
