@@ -24,19 +24,20 @@ fn engines() -> impl Iterator<Item = &'static str> {
     available_backends().into_iter().filter(|&engine| engine != "pjrt")
 }
 
+fn exact(engine: &str) -> OpenOptions {
+    OpenOptions::default().with_backend(engine).with_precision(Precision::Exact)
+}
+
 fn open(engine: &str) -> Model {
-    let options = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
-    Model::open_with(checkpoint("qwen3_5_text-trained"), &options.with_draft_head()).unwrap()
+    Model::open_with(checkpoint("qwen3_5_text-trained"), &exact(engine).with_draft_head()).unwrap()
 }
 
 /// A model with a head in a checkpoint of its own.
 fn open_both(engine: &str) -> Model {
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/eagle3");
-    let options = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
-    let options = options.with_draft_head_from(fixtures.join("llama-head"));
+    let options = exact(engine).with_draft_head_from(fixtures.join("llama-head"));
     let memory = Model::estimate(fixtures.join("llama"), &options).unwrap();
-    let alone = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
-    assert!(memory.weights > Model::estimate(fixtures.join("llama"), &alone).unwrap().weights);
+    assert!(memory.weights > Model::estimate(fixtures.join("llama"), &exact(engine)).unwrap().weights);
     Model::open_with(fixtures.join("llama"), &options).unwrap()
 }
 
@@ -89,8 +90,8 @@ fn a_head_with_broken_weights_changes_no_text() {
     file[8 + header + 26 * 8..].fill(0xff);
     std::fs::write(to.join("model.safetensors"), file).unwrap();
     for engine in engines() {
-        let load = OpenOptions::default().with_backend(engine).with_precision(Precision::Exact);
-        let model = Model::open_with(fixtures.join("llama"), &load.with_draft_head_from(to)).unwrap();
+        let load = exact(engine).with_draft_head_from(to);
+        let model = Model::open_with(fixtures.join("llama"), &load).unwrap();
         let [plain, drafting] = options(&model, 0.0, 2);
         let [expected, found] =
             [plain, drafting].map(|own| model.generate_tokens(&PROMPT, &own).unwrap().complete().unwrap());
@@ -120,8 +121,8 @@ fn requests_of_an_engine_draft_each_by_their_own_states() {
 /// Nobody knows the states of what was not computed: the head begins behind it.
 #[test]
 fn a_prompt_whose_beginning_is_reused_is_drafted_for() {
-    let options = OpenOptions::default().with_backend("portable").with_precision(Precision::Exact);
-    let fresh = Model::open_with(checkpoint("deepseek_v3"), &options.with_draft_head()).unwrap();
+    let options = exact("portable").with_draft_head();
+    let fresh = Model::open_with(checkpoint("deepseek_v3"), &options).unwrap();
     let model = fresh.clone().with_prefix_cache(PrefixCache::new(1 << 24));
     let [plain, drafting] = self::options(&model, 0.0, 1);
     let long = PROMPT.repeat(10);

@@ -54,10 +54,8 @@ fn no_invalid_instance_is_admitted() {
     for group in suite() {
         let options = hot(1, 0).with_grammar(Grammar::json_schema(group.schema.clone()));
         for (instance, valid) in group.tests {
-            let Ok(source) = options.constraint.as_ref().unwrap().start(&model) else { break };
-            let mut constraint = source;
-            let mut text = String::new();
-            write(&instance, &mut text);
+            let Ok(mut constraint) = options.constraint.as_ref().unwrap().start(&model) else { break };
+            let text = written(&instance);
             let tokens = tokenizer.encode(&text, false).unwrap();
             let admitted = tokens.iter().all(|&token| {
                 constraint.mask().is_ok_and(|mask| mask.allows(token)) && constraint.accept(token).is_ok()
@@ -75,24 +73,15 @@ fn may_end(constraint: &mut dyn mlxcel_session::Constraint, model: &mlxcel_sessi
 }
 
 /// As grammars write JSON.
-fn write(value: &Value, text: &mut String) {
-    let list = |text: &mut String, open: char, close: char, parts: Vec<String>| {
-        text.push(open);
-        text.push_str(&parts.join(", "));
-        text.push(close);
-    };
-    let written = |value: &Value| {
-        let mut text = String::new();
-        write(value, &mut text);
-        text
-    };
+fn written(value: &Value) -> String {
+    let list = |parts: Vec<String>| parts.join(", ");
     match value {
-        Value::Array(values) => list(text, '[', ']', values.iter().map(written).collect()),
+        Value::Array(values) => format!("[{}]", list(values.iter().map(written).collect())),
         Value::Object(map) => {
-            let fields =
-                map.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), written(value)));
-            list(text, '{', '}', fields.collect());
+            let field =
+                |(name, value): (&String, &Value)| format!("{}: {}", Value::from(&**name), written(value));
+            format!("{{{}}}", list(map.iter().map(field).collect()))
         }
-        other => text.push_str(&other.to_string()),
+        other => other.to_string(),
     }
 }
