@@ -1,6 +1,7 @@
 //! The feature `vendored`: IREE's runtime from source, by a C compiler and nothing else.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::sources::{Selection, files};
@@ -30,8 +31,13 @@ pub(crate) fn build(system: &str) -> Result<(), String> {
         return Err(no_sources(&root, missing));
     }
     let mut build = compile::runtime(&root, true, None);
-    let files =
-        files.iter().map(|file| corrected(file).map_or_else(|| sources.join(file), |file| root.join(file)));
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let compiled = |file: &String| match (corrected(file), file.ends_with(CLAIMS.0)) {
+        (Some(correction), _) => Ok(root.join(correction)),
+        (None, true) => with_claims(&root, &sources.join(file), &out),
+        (None, false) => Ok(sources.join(file)),
+    };
+    let files = files.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
     build.file(root.join("generated/layout.c")).files(files);
     if let Some(toolkit) = toolkit {
         build.include(toolkit);
@@ -67,6 +73,28 @@ fn corrected(file: &str) -> Option<&'static str> {
         ("/vulkan/queue.c", "corrections/vulkan_queue.c"),
     ];
     corrections.into_iter().find_map(|(original, correction)| file.ends_with(original).then_some(correction))
+}
+
+/// The file of IREE in which workers claim workgroups, and the number that they claim there.
+const CLAIMS: (&str, &str) = ("/local_task/block_processor.c", "counter + tiles_per_reservation");
+
+/// Copies that file to `out`, with claims as `corrections/tile_claims.h` has them: no function of it can be
+/// overridden alone.
+fn with_claims(root: &Path, file: &Path, out: &Path) -> Result<PathBuf, String> {
+    let (_, original) = CLAIMS;
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let (before, after) = text
+        .split_once(original)
+        .filter(|(_, after)| !after.contains(original))
+        .ok_or_else(|| format!("{} does not have `{original}` once", file.display()))?;
+    let claims = root.join("corrections/tile_claims.h");
+    let text = format!(
+        "#include \"{}\"\n{before}counter + mlxcel_tiles_to_claim(tile_count - counter, worker_count){after}",
+        claims.display().to_string().replace('\\', "/"),
+    );
+    let corrected = out.join("block_processor.c");
+    fs::write(&corrected, text).map_err(|error| format!("{}: {error}", corrected.display()))?;
+    Ok(corrected)
 }
 
 /// Refuses platforms whose files are not in the list, or whose types are not those of the bindings.

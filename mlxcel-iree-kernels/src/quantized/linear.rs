@@ -20,7 +20,7 @@ use crate::writer::Writer;
 const WORKGROUP_BYTES: usize = 256 * 1024;
 
 /// The fewest workgroups, if there are enough panels.
-const WORKGROUPS: usize = 8;
+const WORKGROUPS: usize = 16;
 
 /// The position of a chunk.
 pub(super) struct Chunk {
