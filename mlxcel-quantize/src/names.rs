@@ -43,6 +43,8 @@ mod tests {
             ("step3p5", "model.layers.0.moe.up_proj.weight", "mlp.switch_mlp.up_proj"),
             ("step3p5", "model.layers.0.mlp.switch_mlp.up_proj.weight", "mlp.switch_mlp.up_proj"),
             ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "mlp.experts.up_proj"),
+            ("afmoe", "model.layers.0.mlp.experts.0.up_proj.weight", "mlp.experts.up_proj"),
+            ("dots1", "model.layers.0.mlp.switch_mlp.up_proj.weight", "mlp.experts.up_proj"),
         ] {
             let name = experts_module(&Conversion::of(model_type), tensor, 1).unwrap();
             assert_eq!(name, format!("model.layers.0.{expected}"));

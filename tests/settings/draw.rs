@@ -220,9 +220,10 @@ impl Draft {
     /// Layouts of the tensors of experts in `module`, a path with `#`: one by one, fused, or stacked as
     /// mlx-lm does.
     pub(crate) fn expert_layout(&mut self, module: &str) {
-        match self.random.below(3) {
+        match self.random.below(4) {
             0 => self.markers.push(format!("{module}.experts.gate_up_proj")),
             1 => self.markers.push(format!("{module}.switch_mlp.gate_proj.weight")),
+            2 => self.markers.push(format!("{module}.experts.gate_proj.weight")),
             _ => {}
         }
     }

@@ -7,8 +7,10 @@ use super::experts::{ExpertSizes, shared_experts, shared_width, sigmoid_router};
 use super::gemma::embedding_scale;
 use super::prelude::*;
 
-pub(super) const FAMILY: Family =
-    Family { conversion: Conversion::sensitive(&["router.gate"]), ..Family::new(&["afmoe"], &[], describe) };
+pub(super) const FAMILY: Family = Family {
+    conversion: Conversion { experts: "experts", ..Conversion::sensitive(&["router.gate"]) },
+    ..Family::new(&["afmoe"], &[], describe)
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 200_192,

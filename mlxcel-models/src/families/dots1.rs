@@ -5,7 +5,10 @@
 use super::experts::{GroupedDefaults, GroupedExperts};
 use super::prelude::*;
 
-pub(super) const FAMILY: Family = Family::new(&["dots1"], &[], describe);
+pub(super) const FAMILY: Family = Family {
+    conversion: Conversion { experts: "experts", ..Conversion::USUAL },
+    ..Family::new(&["dots1"], &[], describe)
+};
 
 const DEFAULTS: SizeDefaults = SizeDefaults {
     vocabulary: 152_064,

@@ -333,8 +333,8 @@ impl Roles<'_> {
     /// - `{module}.experts.gate_up_proj`, `[experts, 2 · width, hidden]` with gates in front, and
     ///   `{module}.experts.down_proj`, as transformers keeps them;
     /// - `{module}.switch_mlp.gate_proj.weight` and its like, `[experts, outputs, inputs]`, as mlx-lm
-    ///   converts them, those of Gemma 4 under `experts.switch_glu`; in GGUF files gates and ups may be one,
-    ///   `gate_up_proj`.
+    ///   converts them, those of Gemma 4 under `experts.switch_glu`, of AFMoE and dots.llm1 under `experts`; in
+    ///   GGUF files gates and ups may be one, `gate_up_proj`.
     ///
     /// Those of the first and the last may be packed.
     pub(super) fn experts(
@@ -345,7 +345,8 @@ impl Roles<'_> {
     ) -> Result<ExpertLinears> {
         let ExpertSizes { count, hidden, width, .. } = sizes;
         let fused = format!("{module}.experts.gate_up_proj");
-        let converted = ["switch_mlp", "experts.switch_glu"].map(|stack| format!("{module}.{stack}"));
+        let converted =
+            ["switch_mlp", "experts.switch_glu", "experts"].map(|stack| format!("{module}.{stack}"));
         let has = |part: &str| converted.iter().find(|stack| self.has(&format!("{stack}.{part}.weight")));
         let [gate, up, down] = if let Some(stack) = has("gate_up_proj") {
             let both = self.matrices(&format!("{stack}.gate_up_proj"), count, 2 * width, hidden)?;
