@@ -30,10 +30,8 @@ impl From<(TokenId, f64)> for Candidate {
 /// A removed token stays removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidates {
-    /// In the order of ids. While `whole`, the candidate of token `t` is the one at `t`, and one that was
-    /// removed has minus infinity.
+    /// In the order of ids. One that was removed by itself has minus infinity, until others are.
     list: Vec<Candidate>,
-    whole: bool,
     vocabulary_size: usize,
 }
 
@@ -53,7 +51,7 @@ impl Candidates {
             Candidate::new(token, f64::from(logit))
         };
         let list: Vec<Candidate> = (0..).zip(logits).map(candidate).collect();
-        Self::of(list, true, (logits.len(), broken, best))
+        Self::of(list, logits.len(), broken, best)
     }
 
     /// The `count` most likely tokens of these logits, [settled](Self::settle), in one pass and little
@@ -71,19 +69,15 @@ impl Candidates {
         });
         let mut list: Vec<_> = most_likely(candidates, count).into_iter().map(Candidate::from).collect();
         list.sort_unstable_by_key(|candidate| candidate.token);
-        Self::of(list, false, (logits.len(), broken, best))
+        Self::of(list, logits.len(), broken, best)
     }
 
     /// Candidates of this many logits, unless one is not a number or the largest is infinite.
-    fn of(
-        list: Vec<Candidate>,
-        whole: bool,
-        (vocabulary_size, broken, best): (usize, bool, f32),
-    ) -> Result<Self> {
+    fn of(list: Vec<Candidate>, vocabulary_size: usize, broken: bool, best: f32) -> Result<Self> {
         match vocabulary_size {
             0 => Err(Error::new(ErrorKind::InvalidInput, "sample", "there are no logits")),
             _ if broken || best.is_infinite() => Err(Error::not_a_number("sample")),
-            _ => Ok(Self { list, whole, vocabulary_size }),
+            _ => Ok(Self { list, vocabulary_size }),
         }
     }
 
@@ -99,7 +93,7 @@ impl Candidates {
 
     /// The number of candidates.
     pub fn len(&self) -> usize {
-        if self.whole { self.iter().count() } else { self.list.len() }
+        self.iter().count()
     }
 
     /// Whether there is no candidate left.
@@ -124,10 +118,7 @@ impl Candidates {
         if let Some(index) = self.index(token)
             && self.list[index].score > f64::NEG_INFINITY
         {
-            match change(self.list[index].score) {
-                f64::NEG_INFINITY => self.remove(token),
-                changed => self.list[index].score = changed,
-            }
+            self.list[index].score = change(self.list[index].score);
         }
     }
 
@@ -138,27 +129,16 @@ impl Candidates {
                 candidate.score = change(*candidate);
             }
         }
-        if !self.whole {
-            self.list.retain(|candidate| candidate.score != f64::NEG_INFINITY);
-        }
     }
 
     /// Removes `token`.
     pub fn remove(&mut self, token: TokenId) {
-        match self.index(token) {
-            Some(index) if self.whole => self.list[index].score = f64::NEG_INFINITY,
-            Some(index) => drop(self.list.remove(index)),
-            None => {}
-        }
+        self.change(token, |_| f64::NEG_INFINITY);
     }
 
     /// Removes the candidates for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(Candidate) -> bool) {
-        if self.whole {
-            self.change_all(|candidate| if keep(candidate) { candidate.score } else { f64::NEG_INFINITY });
-        } else {
-            self.list.retain(|candidate| keep(*candidate));
-        }
+        self.list.retain(|candidate| candidate.score != f64::NEG_INFINITY && keep(*candidate));
     }
 
     /// The sum of `exp(score - best)` over all, where `best` is the largest score.
@@ -168,7 +148,7 @@ impl Candidates {
 
     /// Where `token` is in the list.
     fn index(&self, token: TokenId) -> Option<usize> {
-        if self.whole {
+        if self.list.len() == self.vocabulary_size {
             return Some(token as usize).filter(|&index| index < self.list.len());
         }
         self.list.binary_search_by_key(&token, |candidate| candidate.token).ok()
@@ -198,7 +178,6 @@ impl Candidates {
         if removed {
             self.list.retain(|candidate| candidate.score > f64::NEG_INFINITY);
         }
-        self.whole = false;
         if best == f64::INFINITY {
             self.list.retain(|candidate| candidate.score == f64::INFINITY);
             self.list.iter_mut().for_each(|candidate| candidate.score = 0.0);
@@ -210,7 +189,6 @@ impl Candidates {
     pub(super) fn keep(&mut self, mut kept: Vec<Candidate>) {
         kept.sort_unstable_by_key(|candidate| candidate.token);
         self.list = kept;
-        self.whole = false;
     }
 
     /// The candidates as they lie; of settled ones.

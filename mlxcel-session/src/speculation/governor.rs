@@ -27,18 +27,12 @@ const PLAIN_AGAIN: usize = 64;
 /// times as long: that must not keep the cost from being measured again.
 const MOST_IN_DOUBT: f64 = 4.0;
 
-/// A mean in which later measurements count more.
-#[derive(Clone, Copy, Debug)]
-struct Mean(f64);
-
-impl Mean {
-    /// Running mean of measurements. A pass can take too long by accident, but never too short: outliers
-    /// above the mean have little weight, and one below half of it replaces it.
-    fn add(mean: &mut Option<Self>, value: f64) {
-        match mean {
-            Some(Self(mean)) if value >= 0.5 * *mean => *mean += WEIGHT * (value.min(2.0 * *mean) - *mean),
-            _ => *mean = Some(Self(value)),
-        }
+/// Adds a measurement to a running mean. A pass can take too long by accident, but never too short: outliers
+/// above the mean have little weight, and one below half of it replaces it.
+fn average(mean: &mut Option<f64>, value: f64) {
+    match mean {
+        Some(mean) if value >= 0.5 * *mean => *mean += WEIGHT * (value.min(2.0 * *mean) - *mean),
+        _ => *mean = Some(value),
     }
 }
 
@@ -46,7 +40,7 @@ impl Mean {
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     /// Relative to a pass without draft tokens.
-    mean: Mean,
+    mean: f64,
     /// How many times it was measured.
     count: u32,
     /// Whether nothing but the first run of a program was measured.
@@ -67,8 +61,7 @@ impl Costs {
     /// The cost of a pass with `width` draft tokens: measured, or interpolated linearly.
     fn of(&self, width: usize) -> f64 {
         let cost = |(&width, cost): (&usize, &Cost)| {
-            let Mean(mean) = cost.mean;
-            (width, if self.in_doubt(cost) { mean.min(self.most_in_doubt(width)) } else { mean })
+            (width, if self.in_doubt(cost) { cost.mean.min(self.most_in_doubt(width)) } else { cost.mean })
         };
         let at_least = self.measured.range(width..).next().map(cost);
         let at_most = self.measured.range(..=width).next_back().map(cost);
@@ -89,7 +82,7 @@ impl Costs {
     /// What a measured cost in doubt counts as at most.
     fn most_in_doubt(&self, width: usize) -> f64 {
         let known = self.measured.range(..width).rfind(|(_, cost)| !self.in_doubt(cost));
-        let expected = known.map(|(&fewer, cost)| 1.0 + (cost.mean.0 - 1.0) * width as f64 / fewer as f64);
+        let expected = known.map(|(&fewer, cost)| 1.0 + (cost.mean - 1.0) * width as f64 / fewer as f64);
         expected.unwrap_or_default().max(MOST_IN_DOUBT)
     }
 
@@ -97,7 +90,7 @@ impl Costs {
     /// that of the next fewer whose cost is known, since engines have one program for several.
     fn at_best(&self, width: usize) -> Option<f64> {
         let known = |range: std::ops::RangeInclusive<usize>| {
-            self.measured.range(range).rfind(|(_, cost)| !self.in_doubt(cost)).map(|(_, cost)| cost.mean.0)
+            self.measured.range(range).rfind(|(_, cost)| !self.in_doubt(cost)).map(|(_, cost)| cost.mean)
         };
         let program = programs(width);
         known(program.clone()).is_none().then(|| known(0..=*program.start()).unwrap_or(1.0))
@@ -108,10 +101,10 @@ impl Costs {
     fn measure(&mut self, width: usize, value: f64) -> bool {
         let cold = self.measured.range(programs(width)).next().is_none();
         let at = self.passes;
-        let cost = self.measured.entry(width).or_insert(Cost { mean: Mean(value), count: 0, cold, at });
+        let cost = self.measured.entry(width).or_insert(Cost { mean: value, count: 0, cold, at });
         let mut mean = (!cost.cold).then_some(cost.mean);
-        Mean::add(&mut mean, value);
-        *cost = Cost { mean: mean.unwrap_or(Mean(value)), count: cost.count.saturating_add(1), cold, at };
+        average(&mut mean, value);
+        *cost = Cost { mean: mean.unwrap_or(value), count: cost.count.saturating_add(1), cold, at };
         !cold
     }
 }
@@ -127,7 +120,7 @@ fn programs(width: usize) -> std::ops::RangeInclusive<usize> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Governor {
     /// A pass without draft tokens.
-    plain: Option<Mean>,
+    plain: Option<f64>,
     /// How many of those were measured.
     plain_passes: usize,
     /// How many passes with draft tokens ran since.
@@ -178,7 +171,7 @@ impl Record {
 impl Governor {
     /// How many tokens to draft with a source with this record, at most `most`.
     pub(super) fn width(&self, costs: &Costs, record: &Record, most: usize) -> usize {
-        let Some(Mean(plain)) = self.plain else { return 0 };
+        let Some(plain) = self.plain else { return 0 };
         // The first one may have been the first run of its program.
         if self.plain_passes < 2 || self.since_plain >= PLAIN_AGAIN {
             return 0;
@@ -218,10 +211,10 @@ impl Governor {
             self.spent += if self.plain_passes == 0 { 0.0 } else { seconds };
             self.since_plain = 0;
             self.plain_passes = self.plain_passes.saturating_add(1);
-            Mean::add(&mut self.plain, seconds);
+            average(&mut self.plain, seconds);
             return;
         }
-        let Some(Mean(plain)) = self.plain.filter(|mean| mean.0 > 0.0) else { return };
+        let Some(plain) = self.plain.filter(|&mean| mean > 0.0) else { return };
         self.since_plain += 1;
         let expected = plain * costs.of(drafted).max(1.0);
         let warm = costs.measure(drafted, seconds / plain);

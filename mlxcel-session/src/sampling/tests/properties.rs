@@ -17,57 +17,29 @@ fn logit() -> impl Strategy<Value = f32> {
     ]
 }
 
-fn penalty() -> impl Strategy<Value = Option<f32>> {
-    prop::option::of(prop_oneof![-3.0f32..3.0, prop::sample::select(vec![f32::MAX, f32::MIN, 0.0])])
-}
-
-/// A number above 0, up to what a float holds.
-fn positive() -> impl Strategy<Value = f32> {
-    prop_oneof![3 => 0.01f32..5.0, 1 => prop::sample::select(vec![f32::MIN_POSITIVE, 1e-45, f32::MAX, 1.0])]
-}
-
-/// A part in (0, 1].
-fn part() -> impl Strategy<Value = f32> {
-    prop_oneof![3 => 0.001f32..=1.0, 1 => prop::sample::select(vec![f32::MIN_POSITIVE, 1.0])]
+/// Numbers of parameters: about 1, whole, and at the ends of what a float holds.
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        4 => -3.0f32..5.0,
+        4 => 0.001f32..=1.0,
+        4 => (0u32..20).prop_map(|whole| whole as f32),
+        1 => prop::sample::select(vec![f32::MIN_POSITIVE, 1e-45, f32::MAX, f32::MIN]),
+    ]
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
-    let filters = (
-        prop::option::of(positive()),
-        prop::option::of(1u32..20),
-        prop::option::of(part()),
-        prop::option::of(part()),
-        prop::option::of(part()),
-        prop::option::of((part(), part())),
-        prop::option::of((positive(), positive())),
-        prop::option::of((positive(), positive())),
-    );
-    let penalties = (
-        prop::option::of(positive()),
-        penalty(),
-        penalty(),
-        prop::option::of(0u32..8),
-        prop::option::of(1u32..4),
-        prop::option::of((positive(), 1.0f32..4.0, 1u32..4)),
-        vec((0u32..8, logit()), 0..3),
-    );
-    (positive(), filters, penalties, any::<u64>()).prop_map(|(temperature, filters, penalties, seed)| {
-        let (sigma, k, p, min_p, typical, xtc, mirostat, dynamic) = filters;
-        let (repetition, presence, frequency, window, ngram, dry, biases) = penalties;
-        let mut params = SamplingParams::greedy().with_temperature(temperature).with_seed(seed);
-        (params.top_n_sigma, params.top_k, params.top_p) = (sigma, k, p);
-        (params.min_p, params.typical_p) = (min_p, typical);
-        params.xtc = xtc.map(|(probability, threshold)| Xtc::new(probability, threshold / 2.0));
-        params.mirostat = mirostat.map(|(tau, eta)| Mirostat::new(tau, eta));
-        params.dynamic_temperature =
-            dynamic.map(|(range, exponent)| DynamicTemperature::new(range).with_exponent(exponent));
-        (params.repetition_penalty, params.presence_penalty) = (repetition, presence);
-        (params.frequency_penalty, params.penalty_window) = (frequency, window);
-        params.no_repeat_ngram = ngram;
-        params.dry = dry.map(|(multiplier, base, length)| {
-            Dry::new(multiplier).with_base(base).with_allowed_length(length)
-        });
-        params.with_logit_bias(biases)
+    let numbers = vec(prop::option::of(number()), SamplingNumber::ALL.len());
+    (numbers, vec((0u32..8, logit()), 0..3), any::<u64>()).prop_map(|(numbers, biases, seed)| {
+        let mut params =
+            SamplingParams::greedy().with_temperature(1.0).with_logit_bias(biases).with_seed(seed);
+        for (number, value) in SamplingNumber::ALL.iter().zip(numbers) {
+            let value = value.map(|value| f64::from(if number.is_whole() { value.trunc() } else { value }));
+            if let Some(value) = value.filter(|&value| number.allows(value)) {
+                // A member of a group that is not there has no place.
+                let _ = number.set(&mut params, Some(value));
+            }
+        }
+        params
     })
 }
 
