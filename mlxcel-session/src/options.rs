@@ -1,11 +1,10 @@
 //! Options of generation.
 
-mod sampling;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{Adapter, CancelToken, Error, Result, SamplingParams, Stopwatch, TokenId, setters};
+// Among them every type that a sampling parameter has.
+use mlxcel_core::*;
 
 use crate::chat::ChatOptions;
 use crate::constraint::ConstraintSource;
@@ -99,7 +98,8 @@ impl Options {
         /// Sets whether special tokens are omitted from the text.
         with_skip_special_tokens(skip: bool) => skip_special_tokens = skip;
         /// Sets a constraint, such as a grammar.
-        with_constraint(constraint: impl ConstraintSource + 'static) => constraint = Some(Arc::new(constraint));
+        with_constraint(constraint: impl ConstraintSource + 'static) =>
+            constraint = Some(Arc::new(constraint));
         /// Sets speculative decoding.
         with_speculation(speculation: Speculation) => speculation = Some(speculation);
         /// Sets the maximum duration, including time in a queue.
@@ -114,6 +114,28 @@ impl Options {
         with_cancel(cancel: CancelToken) => cancel = Some(cancel);
         /// Sets all sampling parameters; custom steps are kept.
         with_sampling(sampling: SamplingParams) => sampling = sampling;
+    }
+
+    /// Sets [`SamplingParams::seed`].
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.sampling = self.sampling.with_seed(seed);
+        self
+    }
+
+    /// Sets a random seed, so that sampled text differs from run to run; see
+    /// [`SamplingParams::with_random_seed`].
+    #[must_use]
+    pub fn with_random_seed(mut self) -> Self {
+        self.sampling = self.sampling.with_random_seed();
+        self
+    }
+
+    /// Adds a custom sampling step. Tokens are then sampled on the host.
+    #[must_use]
+    pub fn with_step(mut self, step: Arc<dyn SamplingStep>) -> Self {
+        self.steps.push(step);
+        self
     }
 
     /// Adds a stop string.
@@ -142,6 +164,8 @@ impl Options {
         Ok(Instant::now().checked_add(limit))
     }
 }
+
+mlxcel_core::__sampling_builders!(Options.sampling);
 
 impl Model {
     /// [`Options::default`] with the checkpoint's [`default_sampling`](Self::default_sampling).

@@ -54,12 +54,17 @@ fn methods(text: &str) -> BTreeSet<(&'static str, String)> {
         let Some(of) = of else { continue };
         let named = match is_macro {
             true => line.split(", ").map(str::trim_start).find(|part| part.starts_with("with_")),
-            false => line.strip_prefix("    pub fn "),
+            false => line.strip_prefix("    pub fn ").or_else(|| setter(line)),
         };
         let name = named.and_then(|named| named.split(['(', '<']).next());
         found.extend(name.map(|name| (of, name.to_owned())));
     }
     found
+}
+
+/// A row of `setters!`.
+fn setter(line: &str) -> Option<&str> {
+    line.strip_prefix("        ").filter(|row| row.starts_with("with_") && row.contains(") =>"))
 }
 
 /// The names in a line of a program that follow a dot or `::`.
@@ -75,11 +80,18 @@ mod tests {
 
     #[test]
     fn methods_and_calls_are_found() {
-        let text = "impl Options {\n    pub fn new(n: usize) -> Self {}\n    pub(crate) fn a(&self) {}\n}\n\
+        let text = "impl Options {\n    pub fn new(n: usize) -> Self {}\n    pub(crate) fn a(&self) {}\n\
+                    \x20   setters! {\n        with_seed(seed: u64) => seed = seed;\n    }\n}\n\
                     impl Default for Options {\n    fn default() {}\n}\nimpl Model {\n    pub fn chat<T>(t: T) {}\n}\n\
                     impl<'f> Tools<'f> {\n    pub fn b() {}\n}\nimpl Other {\n    pub fn c() {}\n}\n\
                     parameters! { $\n    Xtc => xtc: Xtc, with_xtc(xtc: Xtc) = Some(xtc),\n}\n";
-        let found = [("Model", "chat"), ("Options", "new"), ("Options", "with_xtc"), ("Tools", "b")];
+        let found = [
+            ("Model", "chat"),
+            ("Options", "new"),
+            ("Options", "with_seed"),
+            ("Options", "with_xtc"),
+            ("Tools", "b"),
+        ];
         let found = found.map(|(of, name)| (of, name.to_owned()));
         assert_eq!(methods(text), BTreeSet::from(found));
         let line = "let a = Options::new(4).with_seed(1); model.generate_as::<T>(b)";
