@@ -43,7 +43,7 @@ impl Model {
     /// # Errors
     ///
     /// The errors of [`hub::locate`], [`Backend::load`] and [`Tokenizer::from_source`];
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a `generation_config.json` that is invalid.
+    /// [`ErrorKind::Corrupt`] for a `generation_config.json` that is invalid.
     pub fn load(
         backend: &dyn Backend,
         source: impl Into<ModelSource>,
@@ -99,7 +99,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the model was opened without.
+    /// [`ErrorKind::NotFound`] if the model was opened without.
     pub fn draft_head(&self) -> Result<DraftHead> {
         self.draft_head.clone().ok_or_else(|| {
             let message = "the model was opened without its draft head; use `OpenOptions::with_draft_head`";
@@ -129,7 +129,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the model has none.
+    /// [`ErrorKind::NotFound`] if the model has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| tokenizer::missing(&self.source))
     }
@@ -178,8 +178,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`hub::locate`]; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a file is
-    /// missing, [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a damaged one.
+    /// The errors of [`hub::locate`]; [`ErrorKind::NotFound`] if a file is missing, [`ErrorKind::Corrupt`]
+    /// for a damaged one.
     pub fn adapter_rank(source: impl Into<ModelSource>) -> Result<usize> {
         mlxcel_models::AdapterWeights::rank(&hub::locate(source, &LoadOptions::default())?)
     }

@@ -17,25 +17,22 @@ struct Engine {
     make: Option<fn() -> Arc<dyn Backend>>,
 }
 
-#[cfg(any(feature = "iree-dist", feature = "iree-runtime"))]
-const IREE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_iree::IreeBackend::new()));
-#[cfg(not(any(feature = "iree-dist", feature = "iree-runtime")))]
-const IREE: Option<fn() -> Arc<dyn Backend>> = None;
+/// Declares what makes each engine, if the features that compile it in are on.
+macro_rules! makes {
+    ($($name:ident = $engine:expr, if $feature:meta;)*) => {$(
+        #[cfg($feature)]
+        const $name: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new($engine));
+        #[cfg(not($feature))]
+        const $name: Option<fn() -> Arc<dyn Backend>> = None;
+    )*};
+}
 
-#[cfg(feature = "mlx")]
-const MLX: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_mlx::MlxBackend::new()));
-#[cfg(not(feature = "mlx"))]
-const MLX: Option<fn() -> Arc<dyn Backend>> = None;
-
-#[cfg(feature = "pjrt")]
-const PJRT: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_pjrt::PjrtBackend::new()));
-#[cfg(not(feature = "pjrt"))]
-const PJRT: Option<fn() -> Arc<dyn Backend>> = None;
-
-#[cfg(feature = "portable")]
-const PORTABLE: Option<fn() -> Arc<dyn Backend>> = Some(|| Arc::new(mlxcel_portable::PortableBackend::new()));
-#[cfg(not(feature = "portable"))]
-const PORTABLE: Option<fn() -> Arc<dyn Backend>> = None;
+makes! {
+    IREE = mlxcel_iree::IreeBackend::new(), if any(feature = "iree-dist", feature = "iree-runtime");
+    MLX = mlxcel_mlx::MlxBackend::new(), if feature = "mlx";
+    PJRT = mlxcel_pjrt::PjrtBackend::new(), if feature = "pjrt";
+    PORTABLE = mlxcel_portable::PortableBackend::new(), if feature = "portable";
+}
 
 /// The engines in the order of preference.
 const ENGINES: [Engine; 4] = {

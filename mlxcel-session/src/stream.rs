@@ -4,18 +4,16 @@
 mod typed;
 
 use std::fmt;
-use std::sync::Arc;
 
 use mlxcel_core::{
     CancelToken, FinishReason, InferenceSession, Result, SampledToken, SequenceId, SessionOptions,
-    SessionStats, StateIdentity, TokenId, TokenLogprob,
+    SessionStats, TokenId, TokenLogprob,
 };
 
 use crate::chat::Message;
 use crate::generation::TextGeneration;
 use crate::model::Model;
 use crate::options::Options;
-use crate::prefix::PrefixCache;
 use crate::prompt::Prompt;
 use crate::reasoning::{AnswerParts, ReasoningSplitter};
 use crate::usage::Usage;
@@ -52,6 +50,7 @@ pub(crate) struct Progress {
     pub(crate) usage: Usage,
     pub(crate) finish: Option<FinishReason>,
     pub(crate) stop_string: Option<String>,
+    pub(crate) cancel: CancelToken,
 }
 
 impl Progress {
@@ -60,6 +59,11 @@ impl Progress {
         self.tokens.push(token.token);
         self.logprobs.push(token.logprob);
         self.top_logprobs.push(token.top.clone());
+    }
+
+    /// The text that was not taken yet; `None` without any.
+    pub(crate) fn piece(&mut self) -> Option<String> {
+        Some(std::mem::take(&mut self.text)).filter(|text| !text.is_empty())
     }
 
     /// All of it, with `text` as the whole text.
@@ -135,6 +139,17 @@ macro_rules! reads_progress {
                 &self.progress.top_logprobs
             }
 
+            /// The number of prompt tokens; in a conversation, including all earlier turns.
+            pub fn prompt_tokens(&self) -> usize {
+                self.progress.usage.prompt_tokens
+            }
+
+            /// Cancels the generation from any thread, waiting or running, at the next token or prompt chunk.
+            /// It is the token in the options, if they have one.
+            pub fn cancel_token(&self) -> CancelToken {
+                self.progress.cancel.clone()
+            }
+
             /// Why the generation ended; `None` while it is running or if it failed.
             pub fn finish_reason(&self) -> Option<FinishReason> {
                 self.progress.finish
@@ -155,18 +170,15 @@ macro_rules! reads_progress {
             type Item = Result<String>;
 
             fn next(&mut self) -> Option<Self::Item> {
-                loop {
-                    if !self.progress.text.is_empty() {
-                        return Some(Ok(self.take_text()));
-                    }
+                while self.progress.text.is_empty() {
                     match self.next_token() {
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Some(Err(error)),
                         // The withheld text becomes whole by the end.
-                        None if self.progress.text.is_empty() => return None,
-                        None => {}
+                        None => break,
                     }
                 }
+                self.progress.piece().map(Ok)
             }
         }
     };
@@ -184,14 +196,6 @@ pub(crate) struct Record {
     pub(crate) text: String,
 }
 
-/// Keeps what a stream has computed for others.
-pub(crate) struct Keeper {
-    pub(crate) cache: PrefixCache,
-    pub(crate) engine: Arc<dyn mlxcel_core::Model>,
-    /// Whether the prompt is being computed.
-    pub(crate) begun: bool,
-}
-
 /// A running generation: an iterator over pieces of text.
 ///
 /// Pieces are never empty, never split a character and never contain a stop token or stop string. The first
@@ -207,7 +211,10 @@ pub struct TextStream<'a> {
     sequence: SequenceId,
     generation: TextGeneration,
     record: Option<&'a mut Record>,
-    keeper: Option<Keeper>,
+    /// The model whose prefix cache keeps what is computed; `None` in a conversation.
+    keeper: Option<Model>,
+    /// Whether the prompt is being computed.
+    begun: bool,
     progress: Progress,
     ended: bool,
 }
@@ -218,16 +225,11 @@ impl<'a> TextStream<'a> {
         sequence: SequenceId,
         generation: TextGeneration,
         record: Option<&'a mut Record>,
+        keeper: Option<Model>,
     ) -> Self {
-        let mut stream = Self {
-            session,
-            sequence,
-            generation,
-            record,
-            keeper: None,
-            progress: Progress::default(),
-            ended: false,
-        };
+        let progress = Progress { cancel: generation.cancel_token(), ..Progress::default() };
+        let (begun, ended) = (false, false);
+        let mut stream = Self { session, sequence, generation, record, keeper, begun, progress, ended };
         stream.follow();
         stream
     }
@@ -237,12 +239,6 @@ impl<'a> TextStream<'a> {
         self.progress.usage = self.generation.usage();
         self.progress.finish = self.generation.finish_reason();
         self.progress.stop_string = self.generation.stop_string().map(str::to_owned);
-    }
-
-    /// What it computes is kept at its end.
-    pub(crate) fn kept_by(mut self, keeper: Keeper) -> Self {
-        self.keeper = Some(keeper);
-        self
     }
 
     /// Computes the next token; `None` at the end.
@@ -266,21 +262,12 @@ impl<'a> TextStream<'a> {
 
     /// Computes the prompt to where others may continue from it, and keeps that.
     fn prepare(&mut self) -> Result<()> {
-        let Some(Keeper { cache, engine, begun }) = &mut self.keeper else { return Ok(()) };
-        let (info, rewind) = (engine.info(), self.session.capabilities().rewind);
-        let tokens = self.generation.tokens().tokens();
-        if std::mem::replace(begun, true) {
-            return Ok(());
-        }
-        let options = self.generation.sequence_options().clone();
-        let identity = StateIdentity::of_sequence(info, &options);
-        let Some(branch) = cache.branch(&identity, tokens, rewind) else { return Ok(()) };
-        if self.generation.advance_to(&mut *self.session, self.sequence, branch)? {
-            let held = &self.generation.tokens().tokens()[..branch];
-            if let Err(error) = cache.keep(info, &mut *self.session, self.sequence, &options, held) {
-                // Others compute it again.
-                tracing::debug!(%error, "a prefix was not stored");
-            }
+        let begun = std::mem::replace(&mut self.begun, true);
+        let Some(model) = self.keeper.as_ref().filter(|_| !begun) else { return Ok(()) };
+        if let Some(branch) = self.generation.branch(model, &*self.session)
+            && self.generation.advance_to(&mut *self.session, self.sequence, branch)?
+        {
+            self.generation.keep(model, &mut *self.session, self.sequence);
         }
         Ok(())
     }
@@ -316,16 +303,6 @@ impl<'a> TextStream<'a> {
     /// The errors of [`Tokenizer::decode`](crate::Tokenizer::decode).
     pub fn splitter(&self) -> Result<ReasoningSplitter> {
         self.generation.splitter()
-    }
-
-    /// The number of prompt tokens; in a conversation, including all earlier turns.
-    pub fn prompt_tokens(&self) -> usize {
-        self.generation.tokens().prompt_length()
-    }
-
-    /// Cancels the generation from any thread, at the next token or prompt chunk.
-    pub fn cancel_token(&self) -> CancelToken {
-        self.generation.cancel_token()
     }
 
     /// Counters of the engine's session: passes, tokens, bytes of KV cache.
@@ -382,16 +359,9 @@ impl Model {
     ) -> Result<TextStream<'static>> {
         let mut generation = self.generation(prompt, options)?;
         let mut session = self.engine().open_session(&SessionOptions::default())?;
-        let Some(cache) = self.prefix_cache() else {
-            let sequence = session.open_with(generation.sequence_options())?;
-            return Ok(TextStream::new(session, sequence, generation, None));
-        };
-        let tokens = generation.tokens().tokens();
-        let options = generation.sequence_options();
-        let (sequence, known) = cache.open_sequence(self.info(), &mut *session, options, tokens)?;
+        let (sequence, known) = generation.open(self, &mut *session)?;
         generation.set_computed(known);
-        let keeper = Keeper { cache: cache.clone(), engine: self.engine().clone(), begun: false };
-        Ok(TextStream::new(session, sequence, generation, None).kept_by(keeper))
+        Ok(TextStream::new(session, sequence, generation, None, Some(self.clone())))
     }
 }
 
@@ -402,12 +372,8 @@ impl Drop for TextStream<'_> {
         if let Err(error) = self.generation.rewind(&mut *self.session, self.sequence) {
             tracing::debug!(%error, "rejected draft tokens remain in a sequence");
         }
-        let Some(Keeper { cache, engine, .. }) = self.keeper.take() else { return };
-        let (generation, options) = (self.generation.tokens(), self.generation.sequence_options());
-        let held = &generation.tokens()[..generation.computed()];
-        if let Err(error) = cache.keep(engine.info(), &mut *self.session, self.sequence, options, held) {
-            // The text is there; the next one is computed from its beginning.
-            tracing::debug!(%error, "a prefix was not stored");
+        if let Some(model) = &self.keeper {
+            self.generation.keep(model, &mut *self.session, self.sequence);
         }
     }
 }

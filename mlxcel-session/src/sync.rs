@@ -6,6 +6,8 @@
 //! them is wrong, deadlocks or never ends. Outside of it these operations panic.
 
 use std::sync::{LockResult, PoisonError};
+#[cfg(not(test))]
+use std::time::Duration;
 
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::AtomicBool;
@@ -15,9 +17,9 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
 pub(crate) use std::{thread, thread_local};
 
 #[cfg(test)]
-pub(crate) use explored::{Condvar, FOREVER, Mutex, MutexGuard, explore, explore_once};
+pub(crate) use explored::{FOREVER, explore, explore_once, lock_when};
 #[cfg(test)]
-pub(crate) use shuttle::sync::{atomic::AtomicBool, mpsc};
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool, mpsc};
 #[cfg(test)]
 pub(crate) use shuttle::{thread, thread_local};
 
@@ -27,15 +29,26 @@ pub(crate) fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What shuttle does not have: time limits of condition variables.
+/// Locks `mutex` once its value is `ready`, of which `changed` is notified, or `limit` has passed.
+#[cfg(not(test))]
+pub(crate) fn lock_when<'a, T>(
+    mutex: &'a Mutex<T>,
+    changed: &Condvar,
+    limit: Duration,
+    ready: impl Fn(&T) -> bool,
+) -> MutexGuard<'a, T> {
+    unpoisoned(changed.wait_timeout_while(unpoisoned(mutex.lock()), limit, |value| !ready(value))).0
+}
+
 #[cfg(test)]
 mod explored {
-    use std::ops::{Deref, DerefMut};
-    use std::sync::{LockResult, PoisonError};
     use std::time::Duration;
 
     use shuttle::rand::{Rng, thread_rng};
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::sync::{Condvar, Mutex, MutexGuard};
+
+    use super::unpoisoned;
 
     /// A time limit that never passes; shorter ones pass whenever the schedule says so.
     pub(crate) const FOREVER: Duration = Duration::from_secs(3600);
@@ -64,99 +77,28 @@ mod explored {
         config
     }
 
-    /// A lock whose guard can be given up and taken again, as waiting with a time limit does.
-    #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(shuttle::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-            let guarded = |guard| MutexGuard { guard, mutex: self };
-            self.0.lock().map(guarded).map_err(|error| PoisonError::new(guarded(error.into_inner())))
-        }
-    }
-
-    pub(crate) struct MutexGuard<'a, T> {
-        guard: shuttle::sync::MutexGuard<'a, T>,
+    /// Shuttle's condition variables have no time limits.
+    pub(crate) fn lock_when<'a, T>(
         mutex: &'a Mutex<T>,
-    }
-
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-        fn deref(&self) -> &T {
-            &self.guard
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            &mut self.guard
-        }
-    }
-
-    #[derive(Debug, Default)]
-    pub(crate) struct Condvar(shuttle::sync::Condvar);
-
-    impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self::default()
-        }
-
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
-        }
-
-        pub(crate) fn notify_all(&self) {
-            self.0.notify_all();
-        }
-
-        pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
-            let MutexGuard { guard, mutex } = guard;
-            let guarded = |guard| MutexGuard { guard, mutex };
-            self.0.wait(guard).map(guarded).map_err(|error| PoisonError::new(guarded(error.into_inner())))
-        }
-
-        pub(crate) fn wait_while<'a, T>(
-            &self,
-            mut guard: MutexGuard<'a, T>,
-            mut condition: impl FnMut(&mut T) -> bool,
-        ) -> LockResult<MutexGuard<'a, T>> {
-            while condition(&mut guard) {
-                guard = self.wait(guard)?;
-            }
-            Ok(guard)
-        }
-
-        /// Returns true beside the guard if the time limit has passed.
-        pub(crate) fn wait_timeout_while<'a, T>(
-            &self,
-            mut guard: MutexGuard<'a, T>,
-            limit: Duration,
-            mut condition: impl FnMut(&mut T) -> bool,
-        ) -> LockResult<(MutexGuard<'a, T>, bool)> {
-            let with = |has_passed| {
-                move |error: PoisonError<MutexGuard<'a, T>>| {
-                    PoisonError::new((error.into_inner(), has_passed))
-                }
-            };
+        changed: &Condvar,
+        limit: Duration,
+        ready: impl Fn(&T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        let mut value = unpoisoned(mutex.lock());
+        while !ready(&value) && !limit.is_zero() {
             if limit >= FOREVER {
-                return self.wait_while(guard, condition).map(|guard| (guard, false)).map_err(with(false));
+                value = unpoisoned(changed.wait(value));
+                continue;
+            }
+            if thread_rng().gen_bool(0.25) {
+                break;
             }
             // It looks again and again, since a thread that waits for a notification does not wake up by
             // itself.
-            while condition(&mut guard) {
-                if thread_rng().gen_bool(0.25) {
-                    return Ok((guard, true));
-                }
-                let mutex = guard.mutex;
-                drop(guard);
-                shuttle::thread::yield_now();
-                guard = mutex.lock().map_err(with(false))?;
-            }
-            Ok((guard, false))
+            drop(value);
+            shuttle::thread::yield_now();
+            value = unpoisoned(mutex.lock());
         }
+        value
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +13,7 @@ use mlxcel_session::{
     Capabilities, ChatOptions, Conversation, ErrorKind, Message, Model, Options, Speculation, Tokenizer,
     WhenFull,
 };
+use tempfile::TempDir;
 
 fn engine() -> ReferenceBackend {
     ReferenceBackend::new().with_vocabulary(729).with_stop_tokens([])
@@ -27,6 +29,16 @@ fn options() -> Options {
 
 fn say(conversation: &mut Conversation, text: &str) -> String {
     conversation.say(text, &options()).unwrap().complete().unwrap().text
+}
+
+/// A conversation with an answer to `text`, saved with its cache to a file in a new folder.
+fn saved(model: &Model, text: &str) -> (TempDir, PathBuf, Conversation) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let mut conversation = model.conversation().unwrap();
+    say(&mut conversation, text);
+    conversation.save_with_cache(&path).unwrap();
+    (folder, path, conversation)
 }
 
 /// What a new conversation answers to `messages`.
@@ -164,14 +176,10 @@ fn a_saved_conversation_resumes_from_its_file() {
 
 #[test]
 fn a_saved_cache_is_restored_by_a_model_with_one_sequence() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("saved");
     let mut capabilities = engine().model().unwrap().capabilities().clone();
     capabilities.sequences = 1;
     let model = model(&engine().with_capabilities(capabilities));
-    let mut conversation = model.conversation().unwrap();
-    say(&mut conversation, "Tell me a story.");
-    conversation.save_with_cache(&path).unwrap();
+    let (_folder, path, mut conversation) = saved(&model, "Tell me a story.");
     let mut restored = model.restore_conversation(&path).unwrap();
     assert_eq!(restored.position().unwrap(), conversation.position().unwrap());
     assert_eq!(say(&mut restored, "And then?"), say(&mut conversation, "And then?"));
@@ -220,11 +228,7 @@ fn a_conversation_goes_on_after_its_sequence_could_not_be_replaced() {
 
 #[test]
 fn a_saved_cache_is_only_used_with_its_model() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("saved");
-    let mut conversation = model(&engine()).conversation().unwrap();
-    say(&mut conversation, "Hello");
-    conversation.save_with_cache(&path).unwrap();
+    let (_folder, path, mut conversation) = saved(&model(&engine()), "Hello");
     let other = model(&engine().with_weights_seed(7));
     let error = other.restore_conversation(&path).unwrap_err();
     assert_eq!((error.kind(), error.context("field")), (ErrorKind::InvalidInput, Some("model")));
@@ -237,12 +241,8 @@ fn a_saved_cache_is_only_used_with_its_model() {
 
 #[test]
 fn truncated_or_changed_conversation_files_are_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("saved");
     let model = model(&engine());
-    let mut conversation = model.conversation().unwrap();
-    say(&mut conversation, "Hi");
-    conversation.save_with_cache(&path).unwrap();
+    let (folder, path, _) = saved(&model, "Hi");
     let whole = fs::read(&path).unwrap();
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
@@ -286,12 +286,8 @@ fn truncated_or_changed_conversation_files_are_rejected() {
 /// The file claims a cache of terabytes and is as long, without taking any of the disk.
 #[test]
 fn oversized_saved_caches_are_rejected_before_reading() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("saved");
     let model = model(&engine());
-    let mut conversation = model.conversation().unwrap();
-    say(&mut conversation, "Hi");
-    conversation.save_with_cache(&path).unwrap();
+    let (_folder, path, _) = saved(&model, "Hi");
     let whole = fs::read(&path).unwrap();
     let json = 20 + u64::from_le_bytes(whole[12..20].try_into().unwrap()) as usize;
     for claimed in [64 << 10, 3 << 30, 1 << 42, u64::MAX - (1 << 20)] {
@@ -326,7 +322,7 @@ fn a_full_context_is_an_error_or_drops_the_oldest_turns() {
     assert_eq!(conversation.messages(), before);
     conversation.set_when_full(WhenFull::ForgetOldest);
     let answer = say(&mut conversation, &long);
-    assert_eq!(conversation.forgotten_turns(), 1);
+    assert_eq!((conversation.forgotten_turns(), conversation.fork().unwrap().forgotten_turns()), (1, 1));
     assert_eq!(conversation.messages().len(), 5);
     assert_eq!(conversation.messages()[0], before[0]);
     assert_eq!(answer, fresh(&model, &conversation.messages()[..4]));

@@ -9,8 +9,13 @@ use mlxcel_session::Precision;
 use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
     CancelToken, Capabilities, ChatOptions, ErrorKind, FinishReason, LoadOptions, Message, Model,
-    ModelSource, OpenOptions, Options,
+    ModelSource, OpenOptions, Options, TextStream,
 };
+
+/// What follows the first prompt of the oracle.
+fn stream(options: &Options) -> TextStream<'static> {
+    Scripted::oracle().model().generate_tokens(&oracle()[0].prompt, options).unwrap()
+}
 
 #[test]
 fn chats_and_texts_match_the_oracle_of_transformers() {
@@ -47,8 +52,7 @@ fn a_stream_yields_whole_characters_and_reports_its_usage() {
 fn an_ignored_stop_token_is_not_part_of_the_text() {
     let case = &oracle()[0];
     let options = Options::new(case.greedy.len() + 3).with_ignore_stop(true);
-    let completion = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
-    let completion = completion.unwrap();
+    let completion = stream(&options).complete().unwrap();
     assert_eq!(completion.tokens, [&case.greedy[..], &[1, 1, 1]].concat());
     assert_eq!(completion.text, case.completion);
     assert_eq!(completion.finish_reason, FinishReason::Length);
@@ -58,8 +62,7 @@ fn an_ignored_stop_token_is_not_part_of_the_text() {
 fn additional_stop_tokens_end_the_text() {
     let case = &oracle()[0];
     let options = Options::default().with_stop_tokens([case.greedy[4]]);
-    let completion = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap().complete();
-    assert_eq!(completion.unwrap().tokens, case.greedy[..4]);
+    assert_eq!(stream(&options).complete().unwrap().tokens, case.greedy[..4]);
 }
 
 #[test]
@@ -91,15 +94,17 @@ fn invalid_prompts_are_rejected_before_any_work() {
     let replay = Scripted::oracle().with_capabilities(Capabilities::new(1, 16));
     let model = replay.model();
     let options = Options::default();
-    let kind =
-        |stream: mlxcel_session::Result<_>| stream.err().map(|error: mlxcel_session::Error| error.kind());
-    assert_eq!(kind(model.generate("", &options).map(drop)), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(model.generate_tokens(&[], &options).map(drop)), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(model.chat(&[], &options).map(drop)), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(model.generate_tokens(&[5, 729], &options).map(drop)), Some(ErrorKind::InvalidInput));
-    assert_eq!(kind(model.generate_tokens(&[5; 17], &options).map(drop)), Some(ErrorKind::CapacityExceeded));
     let wrong = options.clone().with_temperature(-1.0);
-    assert_eq!(kind(model.generate_tokens(&[5], &wrong).map(drop)), Some(ErrorKind::InvalidInput));
+    for (stream, kind) in [
+        (model.generate("", &options), ErrorKind::InvalidInput),
+        (model.generate_tokens(&[], &options), ErrorKind::InvalidInput),
+        (model.chat(&[], &options), ErrorKind::InvalidInput),
+        (model.generate_tokens(&[5, 729], &options), ErrorKind::InvalidInput),
+        (model.generate_tokens(&[5; 17], &options), ErrorKind::CapacityExceeded),
+        (model.generate_tokens(&[5], &wrong), ErrorKind::InvalidInput),
+    ] {
+        assert_eq!(stream.unwrap_err().kind(), kind);
+    }
     assert!(replay.fed.lock().unwrap().is_empty());
 }
 
@@ -115,10 +120,8 @@ fn a_full_context_finishes_as_length() {
 
 #[test]
 fn a_cancel_token_ends_a_text_between_pieces() {
-    let case = &oracle()[0];
     let cancel = CancelToken::new();
-    let options = Options::default().with_cancel(cancel.clone());
-    let mut stream = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    let mut stream = stream(&Options::default().with_cancel(cancel.clone()));
     stream.next().unwrap().unwrap();
     cancel.cancel();
     assert_eq!(stream.by_ref().count(), 0);
@@ -132,7 +135,7 @@ fn a_stop_string_ends_the_text_and_is_not_part_of_it() {
     let (start, stop) =
         (case.completion.len() / 2 + 1, &case.completion[case.completion.len() / 2 + 1..][..9]);
     let options = Options::default().with_stop_string("never said").with_stop_string(stop);
-    let mut stream = Scripted::oracle().model().generate_tokens(&case.prompt, &options).unwrap();
+    let mut stream = stream(&options);
     let text: String = stream.by_ref().map(Result::unwrap).collect();
     assert_eq!(text, case.completion[..case.completion.find(stop).unwrap().min(start)]);
     assert_eq!(stream.finish_reason(), Some(FinishReason::StopString));
@@ -142,15 +145,13 @@ fn a_stop_string_ends_the_text_and_is_not_part_of_it() {
 
 #[test]
 fn time_limits_and_cancel_tokens_end_a_text() {
-    let case = &oracle()[0];
-    let model = Scripted::oracle().model();
-    let options = Options::default().with_time_limit(Duration::ZERO);
-    let completion = model.generate_tokens(&case.prompt, &options).unwrap().complete().unwrap();
-    assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::TimeLimit, 0));
-    let stream = model.generate_tokens(&case.prompt, &Options::default()).unwrap();
-    stream.cancel_token().cancel();
-    let completion = stream.complete().unwrap();
-    assert_eq!((completion.finish_reason, completion.tokens.len()), (FinishReason::Cancelled, 0));
+    let limited = stream(&Options::default().with_time_limit(Duration::ZERO));
+    let cancelled = stream(&Options::default());
+    cancelled.cancel_token().cancel();
+    for (stream, reason) in [(limited, FinishReason::TimeLimit), (cancelled, FinishReason::Cancelled)] {
+        let completion = stream.complete().unwrap();
+        assert_eq!((completion.finish_reason, completion.tokens.len()), (reason, 0));
+    }
 }
 
 #[test]
@@ -163,14 +164,13 @@ fn options_with_a_cancelled_token_start_nothing() {
 #[test]
 fn a_callback_receives_pieces_and_can_stop() {
     let case = &oracle()[0];
-    let stream = |model: Model| model.generate_tokens(&case.prompt, &Options::default()).unwrap();
     let mut text = String::new();
-    let whole = stream(Scripted::oracle().model()).complete_with(|piece| {
+    let whole = stream(&Options::default()).complete_with(|piece| {
         text.push_str(piece);
         ControlFlow::Continue(())
     });
     assert_eq!((whole.unwrap().text, &text), (case.completion.clone(), &case.completion));
-    let first = stream(Scripted::oracle().model()).complete_with(|_| ControlFlow::Break(())).unwrap();
+    let first = stream(&Options::default()).complete_with(|_| ControlFlow::Break(())).unwrap();
     assert_eq!(first.finish_reason, FinishReason::Cancelled);
     assert!(!first.text.is_empty() && case.completion.starts_with(&first.text));
     let usage = first.usage;

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use mlxcel_core::{
     Error, ErrorKind, InferenceSession, Result, SequenceId, SequenceOptions, SequenceState, SessionOptions,
-    StateIdentity, TokenId,
+    TokenId,
 };
 
-use crate::chat::{ChatOptions, Message};
+use crate::chat::Message;
 use crate::detokenize::Detokenizer;
 use crate::generation::TextGeneration;
 use crate::model::Model;
@@ -73,26 +73,7 @@ pub struct Conversation {
     asked: Option<ReasoningSplitter>,
 }
 
-/// An answer that is about to be generated.
-struct Prepared {
-    generation: TextGeneration,
-    sequence: SequenceId,
-    splitter: ReasoningSplitter,
-}
-
-/// The messages that are left where turns were forgotten, and how many those are.
-struct Left {
-    messages: Vec<Message>,
-    forgotten: usize,
-}
-
 impl Conversation {
-    pub(crate) fn new(model: Model) -> Result<Self> {
-        let mut session = open_session(&model)?;
-        let sequence = session.open()?;
-        Ok(Self::on(model, session, sequence))
-    }
-
     fn on(model: Model, session: SharedSession, sequence: SequenceId) -> Self {
         Self {
             model,
@@ -106,22 +87,6 @@ impl Conversation {
             record: Record::default(),
             asked: None,
         }
-    }
-
-    /// Reads a conversation that [`save`](Self::save) or [`save_with_cache`](Self::save_with_cache) wrote.
-    pub(crate) fn restore(model: Model, path: &Path, options: &SequenceOptions) -> Result<Self> {
-        let engine = model.engine();
-        let identity = StateIdentity::of_sequence(engine.info(), options);
-        let (messages, cache) = saved::read(path, &identity, engine.capabilities())?;
-        let mut session = open_session(&model)?;
-        let (sequence, tokens) = match cache {
-            Some((tokens, snapshot)) => (session.restore_with(&snapshot, options)?, tokens),
-            None => (session.open_with(options)?, Vec::new()),
-        };
-        let mut conversation = Self::on(model, session, sequence);
-        (conversation.messages, conversation.tokens) = (messages, tokens);
-        conversation.options.clone_from(options);
-        Ok(conversation)
     }
 
     /// Adds a message without generating an answer, such as a system message or earlier history.
@@ -235,7 +200,7 @@ impl Conversation {
         let mut branch = Self::on(self.model.clone(), session, sequence);
         branch.messages.clone_from(&self.messages);
         branch.tokens = self.tokens[..position.min(self.tokens.len())].to_vec();
-        branch.when_full = self.when_full;
+        (branch.when_full, branch.forgotten) = (self.when_full, self.forgotten);
         branch.options.clone_from(&self.options);
         Ok(branch)
     }
@@ -315,10 +280,9 @@ impl Conversation {
     fn answer(&mut self, question: usize, stay: usize, options: &Options) -> Result<TextStream<'_>> {
         let later = self.messages.split_off(question + 1);
         match self.begin(options) {
-            Ok(Prepared { generation, sequence, splitter }) => {
-                self.asked = Some(splitter);
+            Ok((generation, sequence)) => {
                 let session = Box::new(self.session.clone());
-                Ok(TextStream::new(session, sequence, generation, Some(&mut self.record)))
+                Ok(TextStream::new(session, sequence, generation, Some(&mut self.record), None))
             }
             Err(error) => {
                 self.messages.extend(later);
@@ -329,58 +293,44 @@ impl Conversation {
     }
 
     /// Prepares the sequence to answer the messages.
-    fn begin(&mut self, options: &Options) -> Result<Prepared> {
+    fn begin(&mut self, options: &Options) -> Result<(TextGeneration, SequenceId)> {
         let deadline = options.deadline()?;
-        let (prompt, kept) = self.fitting(options)?;
+        let (prompt, messages, forgotten) = self.fitting(options)?;
         let detokenizer = Detokenizer::new(self.model.tokenizer()?.clone(), options.skip_special_tokens);
         let mut generation = TextGeneration::new(&self.model, &prompt, options, deadline, Some(detokenizer))?;
         let splitter = generation.splitter()?;
         let (sequence, computed) = self.hold(&prompt, generation.sequence_options())?;
         generation.set_computed(computed);
-        self.tokens = prompt;
-        if let Some(left) = kept {
-            self.messages = left.messages;
-            self.forgotten += left.forgotten;
-        }
-        Ok(Prepared { generation, sequence, splitter })
+        (self.tokens, self.messages, self.asked) = (prompt, messages, Some(splitter));
+        self.forgotten += forgotten;
+        Ok((generation, sequence))
     }
 
-    /// The prompt, and what is left where turns have to be forgotten for it.
-    fn fitting(&self, options: &Options) -> Result<(Vec<TokenId>, Option<Left>)> {
+    /// The prompt, the messages that it renders, and how many turns have to be forgotten for it.
+    fn fitting(&self, options: &Options) -> Result<(Vec<TokenId>, Vec<Message>, usize)> {
         let (tokenizer, context) = (self.model.tokenizer()?, self.session.capabilities().context);
-        let encode = |messages: &[Message]| {
-            let prompt = tokenizer.encode_chat_prompt(messages, &options.chat, context)?;
-            if prompt.len() > context {
-                return Err(Error::new(
-                    ErrorKind::CapacityExceeded,
-                    "answer",
-                    "the prompt is longer than the context",
-                )
-                .with_context("tokens", prompt.len())
-                .with_context("context", context));
-            }
-            Ok(prompt)
-        };
-        let mut error = match encode(&self.messages) {
-            Ok(prompt) => return Ok((prompt, None)),
-            Err(error) => error,
-        };
-        let mut left = Left { messages: self.messages.clone(), forgotten: 0 };
-        while error.kind() == ErrorKind::CapacityExceeded {
-            // The last turn is what is to be answered.
-            let oldest = turns(&left.messages).next().filter(|turn| turn.end < left.messages.len());
-            let has_older = oldest.is_some();
-            let Some(oldest) = oldest.filter(|_| self.when_full == WhenFull::ForgetOldest) else {
-                return Err(full(error, context, has_older));
+        let (mut messages, mut forgotten) = (self.messages.clone(), 0);
+        loop {
+            let error = match tokenizer.encode_chat_prompt(&messages, &options.chat, context) {
+                Ok(prompt) if prompt.len() <= context => return Ok((prompt, messages, forgotten)),
+                Ok(prompt) => {
+                    let message = "the prompt is longer than the context";
+                    Error::new(ErrorKind::CapacityExceeded, "answer", message)
+                        .with_context("tokens", prompt.len())
+                        .with_context("context", context)
+                }
+                Err(error) if error.kind() == ErrorKind::CapacityExceeded => error,
+                Err(error) => return Err(error),
             };
-            left.messages.drain(oldest);
-            left.forgotten += 1;
-            match encode(&left.messages) {
-                Ok(prompt) => return Ok((prompt, Some(left))),
-                Err(next) => error = next,
+            // The last turn is what is to be answered.
+            match turns(&messages).next().filter(|turn| turn.end < messages.len()) {
+                Some(oldest) if self.when_full == WhenFull::ForgetOldest => {
+                    messages.drain(oldest);
+                    forgotten += 1;
+                }
+                oldest => return Err(full(error, context, oldest.is_some())),
             }
         }
-        Err(error)
     }
 
     /// The sequence and how much of `prompt` it holds for these `options`, after what does not belong to it is
@@ -427,12 +377,6 @@ impl Drop for Conversation {
         // free.
         let _ = self.sequence.map(|sequence| self.session.close(sequence));
     }
-}
-
-/// A session of `model`; fails early if it has no template for messages.
-fn open_session(model: &Model) -> Result<SharedSession> {
-    model.tokenizer()?.render_chat(&[Message::user("")], &ChatOptions::default())?;
-    Ok(SharedSession::new(model.engine().open_session(&SessionOptions::default())?))
 }
 
 /// The message that an answer becomes, with separate reasoning if the template supports it.

@@ -28,53 +28,39 @@ impl SharedSession {
     }
 }
 
+/// Methods that lock the session for one call: first those that borrow it shared, then the others.
+macro_rules! locked {
+    (
+        $(fn $shared:ident($($argument:ident: $type:ty),*) -> $returned:ty;)*
+        $(mut fn $exclusive:ident($($other:ident: $other_type:ty),*) -> $other_returned:ty;)*
+    ) => {
+        $(fn $shared(&self, $($argument: $type),*) -> $returned {
+            self.lock().$shared($($argument),*)
+        })*
+        $(fn $exclusive(&mut self, $($other: $other_type),*) -> $other_returned {
+            self.lock().$exclusive($($other),*)
+        })*
+    };
+}
+
+#[deny(clippy::missing_trait_methods)]
 impl InferenceSession for SharedSession {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn open(&mut self) -> Result<SequenceId> {
-        self.lock().open()
-    }
-
-    fn open_with(&mut self, options: &SequenceOptions) -> Result<SequenceId> {
-        self.lock().open_with(options)
-    }
-
-    fn close(&mut self, sequence: SequenceId) -> Result<()> {
-        self.lock().close(sequence)
-    }
-
-    fn state(&self, sequence: SequenceId) -> Result<SequenceState> {
-        self.lock().state(sequence)
-    }
-
-    fn step(&mut self, rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()> {
-        self.lock().step(rows, control, out)
-    }
-
-    fn stats(&self) -> SessionStats {
-        self.lock().stats()
-    }
-
-    fn rewind(&mut self, sequence: SequenceId, position: usize) -> Result<()> {
-        self.lock().rewind(sequence, position)
-    }
-
-    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId> {
-        self.lock().fork(sequence)
-    }
-
-    fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot> {
-        self.lock().snapshot(sequence)
-    }
-
-    fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId> {
-        self.lock().restore(snapshot)
-    }
-
-    fn restore_with(&mut self, snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId> {
-        self.lock().restore_with(snapshot, options)
+    locked! {
+        fn state(sequence: SequenceId) -> Result<SequenceState>;
+        fn stats() -> SessionStats;
+        mut fn open() -> Result<SequenceId>;
+        mut fn open_with(options: &SequenceOptions) -> Result<SequenceId>;
+        mut fn close(sequence: SequenceId) -> Result<()>;
+        mut fn step(rows: &[Row<'_>], control: &Control<'_>, out: &mut StepOutput) -> Result<()>;
+        mut fn rewind(sequence: SequenceId, position: usize) -> Result<()>;
+        mut fn fork(sequence: SequenceId) -> Result<SequenceId>;
+        mut fn snapshot(sequence: SequenceId) -> Result<Snapshot>;
+        mut fn restore(snapshot: &Snapshot) -> Result<SequenceId>;
+        mut fn restore_with(snapshot: &Snapshot, options: &SequenceOptions) -> Result<SequenceId>;
     }
 }
 

@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
-use mlxcel_core::{Result, SequenceOptions};
+#[cfg(doc)]
+use mlxcel_core::ErrorKind;
+use mlxcel_core::{InferenceSession, Result, SequenceOptions, SessionOptions, StateIdentity};
 
-use super::Conversation;
+use super::shared::SharedSession;
+use super::{Conversation, saved};
+use crate::chat::{ChatOptions, Message};
 use crate::model::Model;
 
 impl Model {
@@ -12,10 +16,12 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a model without tokenizer or chat template,
-    /// and those of [`Model::open_session`](mlxcel_core::Model::open_session).
+    /// [`ErrorKind::NotFound`] for a model without tokenizer or chat template, and those of
+    /// [`Model::open_session`](mlxcel_core::Model::open_session).
     pub fn conversation(&self) -> Result<Conversation> {
-        Conversation::new(self.clone())
+        let mut session = open_session(self)?;
+        let sequence = session.open()?;
+        Ok(Conversation::on(self.clone(), session, sequence))
     }
 
     /// Resumes a conversation written by [`Conversation::save`] or [`Conversation::save_with_cache`].
@@ -25,11 +31,10 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the file is not a complete conversation of a
-    /// known version, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of
-    /// another model, engine or precision, or of an adapter, [`ErrorKind::Io`](crate::ErrorKind::Io) if
-    /// it cannot be read, and the errors of [`conversation`](Self::conversation) and of
-    /// [`InferenceSession::restore`](mlxcel_core::InferenceSession::restore).
+    /// [`ErrorKind::Corrupt`] if the file is not a complete conversation of a known version,
+    /// [`ErrorKind::InvalidInput`] if its cache is of another model, engine or precision, or of an adapter,
+    /// [`ErrorKind::Io`] if it cannot be read, and the errors of [`conversation`](Self::conversation) and of
+    /// [`InferenceSession::restore`].
     pub fn restore_conversation(&self, path: impl AsRef<Path>) -> Result<Conversation> {
         self.restore_conversation_with(path, &SequenceOptions::default())
     }
@@ -51,14 +56,29 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// The errors of [`restore_conversation`](Self::restore_conversation);
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if its cache is of another adapter or of
-    /// none, or if the adapter was loaded into another model.
+    /// The errors of [`restore_conversation`](Self::restore_conversation); [`ErrorKind::InvalidInput`] if its
+    /// cache is of another adapter or of none, or if the adapter was loaded into another model.
     pub fn restore_conversation_with(
         &self,
         path: impl AsRef<Path>,
         options: &SequenceOptions,
     ) -> Result<Conversation> {
-        Conversation::restore(self.clone(), path.as_ref(), options)
+        let identity = StateIdentity::of_sequence(self.info(), options);
+        let (messages, cache) = saved::read(path.as_ref(), &identity, self.capabilities())?;
+        let mut session = open_session(self)?;
+        let (sequence, tokens) = match cache {
+            Some((tokens, snapshot)) => (session.restore_with(&snapshot, options)?, tokens),
+            None => (session.open_with(options)?, Vec::new()),
+        };
+        let mut conversation = Conversation::on(self.clone(), session, sequence);
+        (conversation.messages, conversation.tokens) = (messages, tokens);
+        conversation.options.clone_from(options);
+        Ok(conversation)
     }
+}
+
+/// A session of `model`; fails early if it has no template for messages.
+fn open_session(model: &Model) -> Result<SharedSession> {
+    model.tokenizer()?.render_chat(&[Message::user("")], &ChatOptions::default())?;
+    Ok(SharedSession::new(model.engine().open_session(&SessionOptions::default())?))
 }

@@ -183,20 +183,12 @@ fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<Sampl
     }
     let (share, engine) = (draws.len().div_ceil(threads), EngineId::current());
     let left = Mutex::new(draws);
-    let work = || {
-        let mut drawn = Vec::new();
-        loop {
-            let part = {
-                let mut left = unpoisoned(left.lock());
-                let at = left.len().saturating_sub(share);
-                left.split_off(at)
-            };
-            if part.is_empty() {
-                return drawn;
-            }
-            drawn.extend(run(part));
-        }
+    let parts = || {
+        let mut left = unpoisoned(left.lock());
+        let at = left.len().saturating_sub(share);
+        Some(left.split_off(at)).filter(|part| !part.is_empty())
     };
+    let work = || std::iter::from_fn(parts).flat_map(run).collect::<Vec<_>>();
     std::thread::scope(|scope| {
         let mut others = Vec::with_capacity(threads);
         for _ in 1..threads {
@@ -212,10 +204,7 @@ fn draw(draws: Vec<Draw<'_>>, threads: usize) -> Vec<(usize, Result<Option<Sampl
         }
         let mut drawn = work();
         for other in others {
-            match other.join() {
-                Ok(part) => drawn.extend(part),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            drawn.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         drawn
     })

@@ -102,27 +102,25 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_adapters_are_counted_together() {
-        explore_once(count_more_than_have_counters);
-    }
-
-    fn count_more_than_have_counters() {
-        let counts = AdapterCounts::default();
-        let slots = AdapterSlots::new(AdapterLimits::new(1, 1));
-        let begin = |identity: String| {
-            let adapter = slots.load(identity, |_| Ok(())).unwrap();
-            counts.begin(&SequenceOptions::default().with_adapter(&adapter), 3, 1);
-        };
-        counts.begin(&SequenceOptions::default(), 3, 1);
-        assert_eq!(counts.read(), []);
-        (0..MOST).for_each(|number| begin(format!("{number:03}")));
-        begin("000".to_owned());
-        (0..2).for_each(|number| begin(format!("new {number}")));
-        let read = counts.read();
-        assert_eq!(read.len(), MOST + 1);
-        assert_eq!((read[0].adapter.as_deref(), read[0].requests), (Some("000"), 2));
-        assert!(read.iter().all(|stats| !matches!(stats.adapter.as_deref(), Some("001" | "002"))));
-        let expected =
-            AdapterStats { requests: 2, prompt_tokens: 6, reused_tokens: 2, ..AdapterStats::default() };
-        assert_eq!(read.last(), Some(&expected));
+        explore_once(|| {
+            let counts = AdapterCounts::default();
+            let slots = AdapterSlots::new(AdapterLimits::new(1, 1));
+            let begin = |identity: String| {
+                let adapter = slots.load(identity, |_| Ok(())).unwrap();
+                counts.begin(&SequenceOptions::default().with_adapter(&adapter), 3, 1);
+            };
+            counts.begin(&SequenceOptions::default(), 3, 1);
+            assert_eq!(counts.read(), []);
+            (0..MOST).for_each(|number| begin(format!("{number:03}")));
+            begin("000".to_owned());
+            (0..2).for_each(|number| begin(format!("new {number}")));
+            let read = counts.read();
+            assert_eq!(read.len(), MOST + 1);
+            assert_eq!((read[0].adapter.as_deref(), read[0].requests), (Some("000"), 2));
+            assert!(read.iter().all(|stats| !matches!(stats.adapter.as_deref(), Some("001" | "002"))));
+            let expected =
+                AdapterStats { requests: 2, prompt_tokens: 6, reused_tokens: 2, ..AdapterStats::default() };
+            assert_eq!(read.last(), Some(&expected));
+        });
     }
 }

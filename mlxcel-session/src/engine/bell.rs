@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sync::{Condvar, Mutex, unpoisoned};
+use crate::sync::{Condvar, Mutex, lock_when, unpoisoned};
 
 /// A wake-up flag that one thread waits for and any can set. It is not lost if the thread does not wait yet.
 #[derive(Debug, Default)]
@@ -17,13 +17,8 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// Waits until the flag is set, at most for `limit`.
-    pub(super) fn wait(&self, limit: Option<Duration>) {
-        let rung = unpoisoned(self.rung.lock());
-        let mut rung = match limit {
-            None => unpoisoned(self.changed.wait_while(rung, |rung| !*rung)),
-            Some(limit) => unpoisoned(self.changed.wait_timeout_while(rung, limit, |rung| !*rung)).0,
-        };
-        *rung = false;
+    /// Waits until the flag is set, at most for `limit`, and clears it.
+    pub(super) fn wait(&self, limit: Duration) {
+        *lock_when(&self.rung, &self.changed, limit, |rung| *rung) = false;
     }
 }

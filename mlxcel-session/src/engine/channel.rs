@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use mlxcel_core::{Error, ErrorKind, FinishReason, Result, SampledToken};
 
 use super::bell::Bell;
-use super::guard::EngineId;
+use super::guard::{EngineId, contained};
 use crate::sync::{AtomicBool, Condvar, Mutex, unpoisoned};
 use crate::usage::Usage;
 
@@ -90,7 +90,7 @@ impl Shared {
         };
         self.arrived.notify_one();
         if let Some(waker) = waker {
-            waker.wake();
+            contained(|| waker.wake());
         }
     }
 

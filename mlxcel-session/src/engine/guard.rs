@@ -19,14 +19,10 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Drops what holds code of a request.
-pub(super) fn discard<T>(value: T) {
-    let dropped = caught(|| {
-        drop(value);
-        Ok(())
-    });
-    if dropped.is_err() {
-        tracing::error!("what a request left panicked when it was dropped");
+/// Runs code of a request or of its reader, such as what drops it; a panic concerns nobody else.
+pub(super) fn contained(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!("code of a request or of its reader panicked");
     }
 }
 

@@ -38,11 +38,11 @@ pub use stream::RequestStream;
 use crate::chat::Message;
 use crate::model::Model;
 use crate::options::Options;
+use crate::stream::Progress;
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Mutex, unpoisoned};
 use queue::Queue;
 use scheduler::Scheduler;
-use stream::About;
 
 /// Runs requests of many threads or tasks in one continuously batched session, so that they share each pass
 /// over the weights.
@@ -188,7 +188,8 @@ impl Engine {
         self.submit_within(request, Duration::ZERO)
     }
 
-    /// As [`submit`](Self::submit), but waits for room in the queue, at most for `patience`.
+    /// As [`submit`](Self::submit), but waits for room in the queue, at most for `patience`. A request whose
+    /// time passes meanwhile ends with [`FinishReason::TimeLimit`](crate::FinishReason::TimeLimit).
     ///
     /// # Errors
     ///
@@ -207,7 +208,8 @@ impl Engine {
         let submitted = Instant::now();
         let (prompt, priority, share) = (request.prompt, request.priority, request.share);
         let generation = self.model.generation(prompt, &request.into_options(submitted))?;
-        let about = About::of(&generation)?;
+        let (cancel, usage) = (generation.cancel_token(), generation.usage());
+        let about = (generation.splitter()?, Progress { cancel, usage, ..Progress::default() });
         let (number, receiver) =
             self.life.queue.push(generation, priority, share, submitted, patience, unread_tokens)?;
         Ok(RequestStream::new(receiver, number, about, Arc::clone(&self.life)))

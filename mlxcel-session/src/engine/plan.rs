@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// How many of its tokens its sequence does not hold: one where it decodes, more where a prompt is
-    /// computed. At least one.
+    /// computed. None of a request that takes no part.
     pub(super) pending: usize,
     /// Larger goes first.
     pub(super) priority: i32,
@@ -32,7 +32,7 @@ pub(super) struct Planned {
 /// no pass is padded for a remainder. Within a priority the least recently served request goes first: of `n`
 /// prompts each is served at least every `n` steps.
 pub(super) fn plan(wanted: &[Wanted], budget: usize, chunk: usize) -> Vec<Planned> {
-    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    let mut order: Vec<usize> = (0..wanted.len()).filter(|&index| wanted[index].pending > 0).collect();
     order.sort_by_key(|&index| {
         let request = &wanted[index];
         (request.pending > 1, Reverse(request.priority), request.served, index)
@@ -42,7 +42,7 @@ pub(super) fn plan(wanted: &[Wanted], budget: usize, chunk: usize) -> Vec<Planne
     let mut planned = Vec::with_capacity(wanted.len());
     let mut chunked = false;
     for index in order {
-        let pending = wanted[index].pending.max(1);
+        let pending = wanted[index].pending;
         let tokens = if pending <= left {
             pending
         } else if left >= chunk {
@@ -103,7 +103,7 @@ mod tests {
     fn a_budget_below_the_chunk_still_advances_the_first_prompt_alone() {
         assert_eq!(tokens(&[wanted(100), wanted(100)], 5, 16), [(0, 5)]);
         assert_eq!(tokens(&[wanted(1), wanted(1), wanted(1)], 2, 16), [(0, 1), (1, 1)]);
-        assert_eq!(tokens(&[], 5, 16), []);
+        assert_eq!(tokens(&[wanted(0)], 5, 16), []);
     }
 
     #[test]

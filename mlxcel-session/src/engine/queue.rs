@@ -9,13 +9,13 @@ use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
 use super::adapters::AdapterCounts;
 use super::bell::Bell;
 use super::channel::{Receiver, Sender, channel, thread_is_gone};
-use super::guard::EngineId;
+use super::guard::{EngineId, contained};
 use super::options::Limits;
 use super::request::Share;
 use super::stats::EngineStats;
 use super::texts::Job;
 use crate::generation::TextGeneration;
-use crate::sync::{Condvar, Mutex, unpoisoned};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock_when, unpoisoned};
 
 /// A request that has no sequence.
 pub(super) struct Entry {
@@ -126,15 +126,16 @@ impl Queue {
         patience: Duration,
         unread_tokens: usize,
     ) -> Result<(u64, Receiver)> {
-        let mut state = unpoisoned(self.state.lock());
-        if !patience.is_zero() && !EngineId::of(&self.bell).is_waiting_for_us() {
-            let full = |state: &mut State| state.closed.is_none() && self.is_full(state);
-            state = unpoisoned(self.room.wait_timeout_while(state, patience, full)).0;
-        }
+        let deadline = generation.tokens().options().deadline;
+        let left = deadline.map_or(patience, |end| end.saturating_duration_since(submitted).min(patience));
+        let has_room = |state: &State| state.closed.is_some() || !self.is_full(state);
+        let mut state = self.lock_when(&self.room, left, has_room);
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        if self.is_full(&state) {
+        // A request that waited until its time has passed needs no room: it ends in the next turn.
+        let is_over = !patience.is_zero() && deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if self.is_full(&state) && !is_over {
             state.refused += 1;
             let Some(client) = state.waiting.longest_beyond(share.client) else { return Err(self.full()) };
             state.waiting.remove(client);
@@ -265,17 +266,24 @@ impl Queue {
         state.waiting = Waiting::default();
         state.done = true;
         drop(state);
-        drop(lost);
         self.room.notify_all();
         self.done.notify_all();
+        lost.0.into_iter().for_each(|entry| contained(|| drop(entry)));
     }
 
     /// Waits for the end of the thread, at most for `limit`; false where it has not ended.
     pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
-        let state = unpoisoned(self.state.lock());
-        if EngineId::of(&self.bell).is_waiting_for_us() {
-            return state.done;
-        }
-        unpoisoned(self.done.wait_timeout_while(state, limit, |state| !state.done)).0.done
+        self.lock_when(&self.done, limit, |state| state.done).done
+    }
+
+    /// The state once it is `ready` or `limit` has passed; at once in code for which the thread itself waits.
+    fn lock_when(
+        &self,
+        changed: &Condvar,
+        limit: Duration,
+        ready: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let limit = if EngineId::of(&self.bell).is_waiting_for_us() { Duration::ZERO } else { limit };
+        lock_when(&self.state, changed, limit, ready)
     }
 }

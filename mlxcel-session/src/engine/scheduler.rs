@@ -11,7 +11,7 @@ use mlxcel_core::{
 use super::accept::{Answer, Fate};
 use super::adapters::AdapterCounts;
 use super::channel::{End, Sender};
-use super::guard::{caught, discard};
+use super::guard::{caught, contained};
 use super::options::Limits;
 use super::plan::{Planned, Wanted, plan};
 use super::queue::{Entry, Queue, Waiting};
@@ -33,11 +33,19 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// How many of its tokens are to be computed next, if a step has room for all.
-    fn pending(&self) -> usize {
+    /// What it wants of a step; nothing while it waits for its reader, to whom that time belongs.
+    fn wanted(&mut self) -> Wanted {
         let generation = self.entry.generation.tokens();
-        let pending = generation.pending().len();
-        self.branch.map_or(pending, |branch| pending.min(branch.saturating_sub(generation.computed()).max(1)))
+        let (most, priority, served) = (generation.pending().len(), self.entry.priority, self.served);
+        let pending = match self.branch {
+            _ if self.is_paused() => {
+                self.since = Instant::now();
+                0
+            }
+            Some(branch) => most.min(branch.saturating_sub(generation.computed()).max(1)),
+            None => most,
+        };
+        Wanted { pending, priority, served }
     }
 
     /// Whether it waits for its reader.
@@ -139,6 +147,11 @@ impl Scheduler {
         self.count();
     }
 
+    /// Takes out all requests.
+    pub(super) fn requests(&mut self) -> impl Iterator<Item = Entry> {
+        self.running.drain(..).map(|request| request.entry).chain(self.waiting.drain(..))
+    }
+
     /// Puts a request where its priority and its arrival say.
     pub(super) fn wait(&mut self, entry: Entry) {
         let key = |entry: &Entry| (std::cmp::Reverse(entry.priority), entry.number);
@@ -166,35 +179,11 @@ impl Scheduler {
 
     /// Ends the requests that are cancelled, abandoned or out of time, wherever they are.
     fn sweep(&mut self) {
-        fn over(entry: &mut Entry) -> Option<Result<FinishReason>> {
-            if entry.sender.is_abandoned() {
-                return Some(Ok(FinishReason::Cancelled));
-            }
-            match caught(|| entry.generation.poll_end()) {
-                Ok(false) => None,
-                Ok(true) => entry.generation.finish_reason().map(Ok),
-                Err(error) => Some(Err(error)),
-            }
+        for (entry, reason) in over(&mut self.waiting, |entry| entry) {
+            self.end(entry, reason);
         }
-        let mut index = 0;
-        while let Some(entry) = self.waiting.get_mut(index) {
-            match over(entry) {
-                None => index += 1,
-                Some(reason) => {
-                    let entry = self.waiting.remove(index);
-                    self.end(entry, reason);
-                }
-            }
-        }
-        let mut index = 0;
-        while let Some(request) = self.running.get_mut(index) {
-            match over(&mut request.entry) {
-                None => index += 1,
-                Some(reason) => {
-                    let request = self.running.remove(index);
-                    self.leave(request, reason);
-                }
-            }
+        for (request, reason) in over(&mut self.running, |request| &mut request.entry) {
+            self.leave(request, reason);
         }
     }
 
@@ -219,42 +208,19 @@ impl Scheduler {
             self.stats.reused_tokens += computed as u64;
             entry.span.in_scope(|| tracing::debug!(%sequence, reused_tokens = computed, "begins"));
         }
-        let branch = self.branch(&entry, computed);
+        let branch = entry.generation.branch(&self.model, &*self.session);
         self.running.push(Running { entry, sequence, served: self.stats.steps, since: now, branch });
-    }
-
-    /// The requests that can go on, by their places.
-    fn ready(&mut self) -> Vec<usize> {
-        let mut ready = Vec::with_capacity(self.running.len());
-        for (index, request) in self.running.iter_mut().enumerate() {
-            if request.is_paused() {
-                // That time is the reader's.
-                request.since = Instant::now();
-            } else {
-                ready.push(index);
-            }
-        }
-        ready
     }
 
     /// Computes a step; false where no request wants one.
     fn step(&mut self) -> bool {
-        let ready = self.ready();
-        let wanted: Vec<Wanted> = ready
-            .iter()
-            .map(|&index| {
-                let request = &self.running[index];
-                let (pending, priority) = (request.pending(), request.entry.priority);
-                Wanted { pending, priority, served: request.served }
-            })
-            .collect();
+        let wanted: Vec<Wanted> = self.running.iter_mut().map(Running::wanted).collect();
         let mut planned = plan(&wanted, self.limits.step_tokens, self.limits.chunk);
-        let mut fates = self.draft(&ready, &wanted, &mut planned);
+        let mut fates = self.draft(&wanted, &mut planned);
         let mut served: Vec<Planned> = Vec::with_capacity(planned.len());
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(planned.len());
         let mut running: Vec<_> = self.running.iter_mut().map(Some).collect();
         for Planned { index, tokens } in planned {
-            let index = ready[index];
             let Some(Running { entry, sequence, .. }) = running[index].take() else { continue };
             let (generation, sequence) = (&mut entry.generation, *sequence);
             match caught(move || generation.row(sequence, tokens)) {
@@ -309,17 +275,15 @@ impl Scheduler {
     }
 
     /// Drafts tokens for the requests of a step, one request after another, as far as its token budget
-    /// allows. Not beside a prompt: a pass over one is long
-    /// enough without.
+    /// allows. Not beside a prompt: a pass over one is long enough without.
     ///
     /// Returns what becomes of those whose masks failed; they have no row.
-    fn draft(&mut self, ready: &[usize], wanted: &[Wanted], planned: &mut [Planned]) -> Vec<(usize, Fate)> {
+    fn draft(&mut self, wanted: &[Wanted], planned: &mut [Planned]) -> Vec<(usize, Fate)> {
         let mut fates = Vec::new();
         let prompts = planned.iter().any(|row| wanted[row.index].pending > 1);
         let mut left = self.limits.step_tokens.saturating_sub(planned.iter().map(|row| row.tokens).sum());
         for row in planned {
-            let index = ready[row.index];
-            let generation = &mut self.running[index].entry.generation;
+            let generation = &mut self.running[row.index].entry.generation;
             let most = if prompts { 0 } else { left };
             let drafts = caught(|| generation.draft(most));
             if prompts {
@@ -332,7 +296,7 @@ impl Scheduler {
                 }
                 Err(error) => {
                     row.tokens = 0;
-                    fates.push((index, Fate::Over(Err(error))));
+                    fates.push((row.index, Fate::Over(Err(error))));
                 }
             }
         }
@@ -402,7 +366,7 @@ impl Scheduler {
             usage: Some(usage),
         };
         self.ended.push((entry.sender, end));
-        discard(entry.generation);
+        contained(|| drop(entry.generation));
     }
 
     fn count(&mut self) {
@@ -418,6 +382,25 @@ impl Scheduler {
         (self.stats.passes, self.stats.computed_tokens) = (session.passes, session.tokens);
         (self.stats.kv_bytes, self.stats.compile_time) = (session.kv_bytes, session.compile_time);
     }
+}
+
+/// Takes those out of `all` whose requests are to end, and says how.
+fn over<T>(all: &mut Vec<T>, entry: impl Fn(&mut T) -> &mut Entry) -> Vec<(T, Result<FinishReason>)> {
+    let (mut over, mut index) = (Vec::new(), 0);
+    while let Some(one) = all.get_mut(index) {
+        let Entry { sender, generation, .. } = entry(one);
+        let ended = if sender.is_abandoned() { Ok(true) } else { caught(|| generation.poll_end()) };
+        let reason = match ended {
+            Ok(true) => Some(Ok(generation.finish_reason().unwrap_or(FinishReason::Cancelled))),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
+        match reason {
+            None => index += 1,
+            Some(reason) => over.push((all.remove(index), reason)),
+        }
+    }
+    over
 }
 
 fn no_answer() -> Error {

@@ -1,6 +1,6 @@
 //! Opens and closes the sequences of requests, and reuses computed prefixes among them.
 
-use mlxcel_core::{InferenceSession, Result, SequenceId, SequenceOptions, StateIdentity, TokenId};
+use mlxcel_core::{InferenceSession, Result, SequenceId, SequenceOptions, TokenId};
 
 use super::queue::Entry;
 use super::scheduler::{Running, Scheduler};
@@ -11,15 +11,10 @@ const LEAST_SHARED: usize = 16;
 
 impl Scheduler {
     /// Opens a sequence for a request, and says how many of its tokens it holds already: out of the prefix
-    /// cache, or as a copy of a running request's sequence, whichever saves more. The last token is never
-    /// among them, since what follows it is wanted.
+    /// cache, or as a copy of a running request's sequence, whichever saves more.
     pub(super) fn open_for(&mut self, entry: &Entry) -> Result<(SequenceId, usize)> {
         let (tokens, options) = (entry.generation.tokens().tokens(), entry.generation.sequence_options());
-        let session = &mut *self.session;
-        let (opened, known) = match self.model.prefix_cache() {
-            Some(cache) => cache.open_sequence(self.model.info(), session, options, tokens)?,
-            None => (session.open_with(options)?, 0),
-        };
+        let (opened, known) = entry.generation.open(&self.model, &mut *self.session)?;
         let Some((donor, common)) = self.donor(tokens, options).filter(|&(_, common)| common > known) else {
             return Ok((opened, known));
         };
@@ -79,39 +74,16 @@ impl Scheduler {
 
     /// Takes a sequence from its request, and keeps what it holds for later ones.
     pub(super) fn give_up(&mut self, sequence: SequenceId, entry: &Entry) {
-        let tokens = entry.generation.tokens();
-        let held = &tokens.tokens()[..tokens.computed()];
-        self.keep(sequence, entry.generation.sequence_options(), held);
+        entry.generation.keep(&self.model, &mut *self.session, sequence);
         self.close(sequence);
-    }
-
-    /// Keeps a copy of a sequence, which holds `tokens`, where there is a cache for it.
-    fn keep(&mut self, sequence: SequenceId, options: &SequenceOptions, tokens: &[TokenId]) {
-        let Some(cache) = self.model.prefix_cache() else { return };
-        if let Err(error) = cache.keep(self.model.info(), &mut *self.session, sequence, options, tokens) {
-            tracing::debug!(%error, "a prefix was not stored");
-        }
-    }
-
-    /// Up to where the prompt of a request that begins with `computed` of its tokens is to be computed in one
-    /// go, for what it has then to be [kept](Self::keep_branch).
-    pub(super) fn branch(&self, entry: &Entry, computed: usize) -> Option<usize> {
-        let rewind = self.session.capabilities().rewind;
-        let identity = StateIdentity::of_sequence(self.model.info(), entry.generation.sequence_options());
-        let tokens = entry.generation.tokens().tokens();
-        let branch = self.model.prefix_cache()?.branch(&identity, tokens, rewind);
-        branch.filter(|&branch| branch > computed)
     }
 
     /// Stores the prefix that the request at `index` has computed, if it has reached its branch point.
     pub(super) fn keep_branch(&mut self, index: usize) {
         let Running { entry, sequence, branch, .. } = &mut self.running[index];
-        let tokens = entry.generation.tokens();
-        if *branch == Some(tokens.computed()) {
+        if *branch == Some(entry.generation.tokens().computed()) {
             *branch = None;
-            let (sequence, held) = (*sequence, tokens.tokens()[..tokens.computed()].to_vec());
-            let options = entry.generation.sequence_options().clone();
-            self.keep(sequence, &options, &held);
+            entry.generation.keep(&self.model, &mut *self.session, *sequence);
         }
     }
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use mlxcel_core::{CancelToken, FinishReason, Result, SampledToken, TokenId, TokenLogprob};
 
 use super::channel::{Event, Receiver};
 use super::{AsyncRequestStream, Life};
-use crate::generation::TextGeneration;
 use crate::reasoning::{AnswerParts, ReasoningSplitter};
 use crate::stream::{Completion, Progress, reads_progress};
 use crate::usage::Usage;
@@ -24,7 +23,6 @@ use crate::usage::Usage;
 pub struct RequestStream {
     receiver: Receiver,
     number: u64,
-    cancel: CancelToken,
     splitter: ReasoningSplitter,
     progress: Progress,
     ended: bool,
@@ -35,32 +33,15 @@ pub struct RequestStream {
 
 reads_progress!(RequestStream);
 
-/// What a request passes to its stream before it starts.
-pub(super) struct About {
-    cancel: CancelToken,
-    splitter: ReasoningSplitter,
-    usage: Usage,
-}
-
-impl About {
-    pub(super) fn of(generation: &TextGeneration) -> Result<Self> {
-        let (cancel, usage) = (generation.cancel_token(), generation.usage());
-        Ok(Self { cancel, splitter: generation.splitter()?, usage })
-    }
-}
-
 impl RequestStream {
-    pub(super) fn new(receiver: Receiver, number: u64, about: About, life: Arc<Life>) -> Self {
-        let About { cancel, splitter, usage } = about;
-        Self {
-            receiver,
-            number,
-            cancel,
-            splitter,
-            progress: Progress { usage, ..Progress::default() },
-            ended: false,
-            _life: life,
-        }
+    /// The stream of the request `number`, which has not begun, with these properties.
+    pub(super) fn new(
+        receiver: Receiver,
+        number: u64,
+        (splitter, progress): (ReasoningSplitter, Progress),
+        life: Arc<Life>,
+    ) -> Self {
+        Self { receiver, number, splitter, progress, ended: false, _life: life }
     }
 
     /// Waits for the next token; `None` at the end.
@@ -87,19 +68,15 @@ impl RequestStream {
 
     /// As the iterator's `next`, but wakes the task when a piece or the end is available.
     pub(super) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String>>> {
-        loop {
-            if !self.progress.text.is_empty() {
-                return Poll::Ready(Some(Ok(self.take_text())));
-            }
-            match self.poll_token(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+        while self.progress.text.is_empty() {
+            match ready!(self.poll_token(context)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 // The withheld text becomes whole by the end.
-                Poll::Ready(None) if self.progress.text.is_empty() => return Poll::Ready(None),
-                Poll::Ready(None) => {}
+                None => break,
             }
         }
+        Poll::Ready(self.progress.piece().map(Ok))
     }
 
     /// The complete result, of which `text` was taken piece by piece.
@@ -122,17 +99,6 @@ impl RequestStream {
     /// The number of the request, counted from 0 per engine.
     pub fn number(&self) -> u64 {
         self.number
-    }
-
-    /// The number of prompt tokens.
-    pub fn prompt_tokens(&self) -> usize {
-        self.progress.usage.prompt_tokens
-    }
-
-    /// Cancels the request from any thread, waiting or running, at the next token or prompt chunk. It is the
-    /// token in the options, if they have one.
-    pub fn cancel_token(&self) -> CancelToken {
-        self.cancel.clone()
     }
 
     fn take_in(&mut self, event: Option<Event>) -> Option<Result<SampledToken>> {

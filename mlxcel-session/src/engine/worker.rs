@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::guard::EngineId;
+use super::guard::{EngineId, contained};
 use super::queue::Queue;
 use super::scheduler::{Scheduler, Turn};
 use crate::sync::thread::{self, JoinHandle};
@@ -33,10 +33,11 @@ fn run(mut scheduler: Scheduler, queue: &Queue) {
         tracing::error!("the engine's thread panicked");
         queue.fail();
     }
-    // This drops the ends of all channels, so every reader gets an error. What panicked may do so again.
-    if catch_unwind(AssertUnwindSafe(|| drop(scheduler))).is_err() {
-        tracing::error!("the engine's session panicked when it was closed");
-    }
+    // This drops the ends of all channels, so every reader gets an error. The session that panicked may do so
+    // again, and so may code of the requests: each is dropped by itself, since two panics at once end the
+    // process.
+    scheduler.requests().for_each(|entry| contained(|| drop(entry)));
+    contained(|| drop(scheduler));
     queue.end();
 }
 
@@ -55,9 +56,9 @@ fn drive(scheduler: &mut Scheduler, queue: &Queue) {
         scheduler.deliver();
         match turn {
             Turn::Step => {}
-            Turn::Waiting => queue.bell.wait(Some(LOOK)),
+            Turn::Waiting => queue.bell.wait(LOOK),
             Turn::Empty if queue.is_closed_and_empty() => return,
-            Turn::Empty => queue.bell.wait(None),
+            Turn::Empty => queue.bell.wait(Duration::MAX),
         }
     }
 }

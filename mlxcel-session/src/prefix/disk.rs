@@ -11,18 +11,14 @@ use mlxcel_core::{Error, Result, Snapshot, StateIdentity, TokenId};
 use mlxcel_models::files::Workplace;
 use sha2::{Digest, Sha256};
 
-use super::map::Entry;
+use super::map::Map;
 use crate::state_file::{self, SavedState, StateReader};
 
 const EXTENSION: &str = "prefix";
 const OPERATION: &str = "keep prefixes";
 
 /// Makes the folder of `identity` in `folder` hold exactly `entries`.
-pub(super) fn write(
-    folder: &Path,
-    identity: &StateIdentity,
-    entries: &[(Vec<TokenId>, Entry)],
-) -> Result<()> {
+pub(super) fn write(folder: &Path, identity: &StateIdentity, entries: &Map) -> Result<()> {
     let folder = folder.join(name(identity.to_string().as_bytes()));
     let failed = |error| Error::io(OPERATION, &folder, error);
     make_private(&folder).map_err(failed)?;

@@ -23,59 +23,34 @@ impl Entry {
 
 /// Entries ordered by their tokens, so that those that share a prefix stand side by side: the order of a
 /// depth-first walk of the tree of all prefixes.
-#[derive(Debug, Default)]
-pub(super) struct Map(BTreeMap<Vec<TokenId>, Entry>);
+pub(super) type Map = BTreeMap<Vec<TokenId>, Entry>;
 
-impl Map {
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[TokenId], &Entry)> {
-        self.0.iter().map(|(tokens, entry)| (tokens.as_slice(), entry))
-    }
+/// The entry that has the most first tokens in common with `tokens`, and how many: it is next to where
+/// `tokens` would stand.
+pub(super) fn nearest<'a>(map: &'a Map, tokens: &[TokenId]) -> Option<(usize, &'a [TokenId])> {
+    let before = map.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back();
+    let after = map.range::<[TokenId], _>((Bound::Excluded(tokens), Bound::Unbounded)).next();
+    let shared = |(key, _): (&'_ Vec<TokenId>, _)| common(key, tokens);
+    let (left, right) = (before.map_or(0, shared), after.map_or(0, shared));
+    let (length, nearest) = if left >= right { (left, before) } else { (right, after) };
+    nearest.filter(|_| length > 0).map(|(key, _)| (length, key.as_slice()))
+}
 
-    pub(super) fn insert(&mut self, tokens: Vec<TokenId>, entry: Entry) -> Option<Entry> {
-        self.0.insert(tokens, entry)
-    }
-
-    pub(super) fn remove(&mut self, tokens: &[TokenId]) -> Option<Entry> {
-        self.0.remove(tokens)
-    }
-
-    /// The entry of exactly `tokens`, used at `now`.
-    pub(super) fn touch(&mut self, tokens: &[TokenId], now: u64) -> Option<&Entry> {
-        let entry = self.0.get_mut(tokens)?;
-        entry.used = now;
-        Some(entry)
-    }
-
-    /// The entry that has the most first tokens in common with `tokens`, and how many: it is next to where
-    /// `tokens` would stand.
-    pub(super) fn nearest(&self, tokens: &[TokenId]) -> Option<(usize, &[TokenId])> {
-        let before = self.0.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back();
-        let after = self.0.range::<[TokenId], _>((Bound::Excluded(tokens), Bound::Unbounded)).next();
-        let shared = |(key, _): (&'_ Vec<TokenId>, _)| common(key, tokens);
-        let (left, right) = (before.map_or(0, shared), after.map_or(0, shared));
-        let (length, nearest) = if left >= right { (left, before) } else { (right, after) };
-        nearest.filter(|_| length > 0).map(|(key, _)| (length, key.as_slice()))
-    }
-
-    /// The longest entry that `tokens` begin with.
-    pub(super) fn longest_prefix(&self, tokens: &[TokenId]) -> Option<&[TokenId]> {
-        let mut tokens = tokens;
-        loop {
-            let (key, _) =
-                self.0.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back()?;
-            // Where the entry before is none of its prefixes, all of them are shorter than what the two
-            // share.
-            match common(key, tokens) {
-                length if length == key.len() => return Some(key),
-                length => tokens = &tokens[..length],
-            }
+/// The longest entry that `tokens` begin with.
+pub(super) fn longest_prefix<'a>(map: &'a Map, mut tokens: &[TokenId]) -> Option<&'a [TokenId]> {
+    loop {
+        let (key, _) = map.range::<[TokenId], _>((Bound::Unbounded, Bound::Included(tokens))).next_back()?;
+        // Where the entry before is none of its prefixes, all of them are shorter than what the two share.
+        match common(key, tokens) {
+            length if length == key.len() => return Some(key),
+            length => tokens = &tokens[..length],
         }
     }
+}
 
-    /// The entry that was not used for the longest time, and when it was.
-    pub(super) fn oldest(&self) -> Option<(u64, &[TokenId])> {
-        self.iter().map(|(tokens, entry)| (entry.used, tokens)).min()
-    }
+/// The entry that was not used for the longest time, and when it was.
+pub(super) fn oldest(map: &Map) -> Option<(u64, &[TokenId])> {
+    map.iter().map(|(tokens, entry)| (entry.used, tokens.as_slice())).min()
 }
 
 /// How many first tokens two lists share.
@@ -103,11 +78,11 @@ mod tests {
                 map.insert(key.clone(), Entry { snapshot, used: 0 });
             }
             let most = keys.iter().map(|key| common(key, &wanted)).max().filter(|&most| most > 0);
-            let nearest = map.nearest(&wanted);
+            let nearest = nearest(&map, &wanted);
             prop_assert_eq!(nearest.map(|(length, _)| length), most);
             prop_assert!(nearest.is_none_or(|(length, key)| common(key, &wanted) == length));
             let longest = keys.iter().filter(|key| wanted.starts_with(key)).max_by_key(|key| key.len());
-            prop_assert_eq!(map.longest_prefix(&wanted), longest.map(Vec::as_slice));
+            prop_assert_eq!(longest_prefix(&map, &wanted), longest.map(Vec::as_slice));
         }
     }
 }

@@ -15,7 +15,7 @@ use mlxcel_core::{
 
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 pub(crate) use map::common;
-use map::{Entry, Map};
+use map::{Entry, Map, longest_prefix, nearest, oldest};
 
 /// The shortest prefix that is worth a copy.
 const LEAST_TOKENS: usize = 16;
@@ -82,7 +82,7 @@ impl PrefixCache {
     /// Statistics of the cache.
     pub fn stats(&self) -> PrefixStats {
         let inner = self.lock();
-        let entries = inner.maps.values().map(|map| map.iter().count()).sum();
+        let entries = inner.maps.values().map(BTreeMap::len).sum();
         PrefixStats { entries, bytes: inner.bytes, ..inner.stats }
     }
 
@@ -165,8 +165,8 @@ impl PrefixCache {
         let inner = self.lock();
         let map = inner.maps.get(identity).filter(|_| !rewind)?;
         let most = tokens.len().checked_sub(1)?;
-        let shared = map.nearest(tokens)?.0.min(most);
-        let known = map.longest_prefix(&tokens[..most]).map_or(0, <[TokenId]>::len);
+        let shared = nearest(map, tokens)?.0.min(most);
+        let known = longest_prefix(map, &tokens[..most]).map_or(0, <[TokenId]>::len);
         (shared >= LEAST_TOKENS && shared > known).then_some(shared)
     }
 
@@ -180,14 +180,8 @@ impl PrefixCache {
     /// Errors of the file system.
     pub fn save(&self, folder: &Path) -> Result<()> {
         // Written without the lock, so that no thread waits for the disk.
-        let models: Vec<_> = {
-            let inner = self.lock();
-            let entries = |map: &Map| -> Vec<_> {
-                map.iter().map(|(tokens, entry)| (tokens.to_vec(), entry.clone())).collect()
-            };
-            inner.maps.iter().map(|(identity, map)| (identity.clone(), entries(map))).collect()
-        };
-        models.iter().try_for_each(|(identity, entries)| disk::write(folder, identity, entries))
+        let maps = self.lock().maps.clone();
+        maps.iter().try_for_each(|(identity, entries)| disk::write(folder, identity, entries))
     }
 
     /// Reads entries that [`save`](Self::save) wrote into `folder` for the model of `info`, up to the budget,
@@ -216,32 +210,26 @@ impl PrefixCache {
     ) -> Option<(Vec<TokenId>, usize, Arc<Snapshot>)> {
         let most = tokens.len().checked_sub(1)?;
         let mut inner = self.lock();
-        inner.clock += 1;
-        let now = inner.clock;
-        let map = inner.maps.get_mut(identity)?;
+        let map = inner.maps.get(identity)?;
         let (length, key) = if rewind {
-            map.nearest(tokens).map(|(length, key)| (length.min(most), key.to_vec()))?
+            nearest(map, tokens).map(|(length, key)| (length.min(most), key.to_vec()))?
         } else {
-            map.longest_prefix(&tokens[..most]).map(|key| (key.len(), key.to_vec()))?
+            longest_prefix(map, &tokens[..most]).map(|key| (key.len(), key.to_vec()))?
         };
         if length < LEAST_TOKENS {
             return None;
         }
-        let snapshot = map.touch(&key, now)?.snapshot.clone();
+        let snapshot = inner.touch(identity, &key)?.snapshot.clone();
         Some((key, length, snapshot))
     }
 
     /// Whether an entry serves every prompt that one of `tokens` would serve.
     fn covers(&self, identity: &StateIdentity, tokens: &[TokenId], rewind: bool) -> bool {
         let mut inner = self.lock();
-        inner.clock += 1;
-        let now = inner.clock;
-        let Some(map) = inner.maps.get_mut(identity) else { return false };
-        let key = match map.nearest(tokens) {
-            Some((length, key)) if length == tokens.len() && (rewind || key.len() == length) => key.to_vec(),
-            _ => return false,
-        };
-        map.touch(&key, now).is_some()
+        let nearest = inner.maps.get(identity).and_then(|map| nearest(map, tokens));
+        let serves = |key: &[TokenId], length| length == tokens.len() && (rewind || key.len() == length);
+        let key = nearest.filter(|&(length, key)| serves(key, length)).map(|(_, key)| key.to_vec());
+        key.is_some_and(|key| inner.touch(identity, &key).is_some())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -268,20 +256,29 @@ impl Inner {
         self.remove(identity, &tokens);
         // The longer one serves whom they served.
         while let Some(shorter) =
-            self.maps.get(identity).filter(|_| rewind).and_then(|map| map.longest_prefix(&tokens))
+            self.maps.get(identity).filter(|_| rewind).and_then(|map| longest_prefix(map, &tokens))
         {
             let shorter = shorter.to_vec();
             self.remove(identity, &shorter);
         }
         while self.bytes + bytes > self.budget {
-            let oldest = self.maps.iter().filter_map(|(identity, map)| Some((map.oldest()?, identity))).min();
-            let Some(((_, tokens), identity)) = oldest else { break };
+            let least_recent =
+                self.maps.iter().filter_map(|(identity, map)| Some((oldest(map)?, identity))).min();
+            let Some(((_, tokens), identity)) = least_recent else { break };
             let (identity, tokens) = (identity.clone(), tokens.to_vec());
             self.remove(&identity, &tokens);
         }
         self.bytes += bytes;
         self.maps.entry(identity.clone()).or_default().insert(tokens, entry);
         true
+    }
+
+    /// The entry of exactly `tokens`, which is used now.
+    fn touch(&mut self, identity: &StateIdentity, tokens: &[TokenId]) -> Option<&Entry> {
+        self.clock += 1;
+        let entry = self.maps.get_mut(identity)?.get_mut(tokens)?;
+        entry.used = self.clock;
+        Some(entry)
     }
 
     fn remove(&mut self, identity: &StateIdentity, tokens: &[TokenId]) {
@@ -293,10 +290,9 @@ impl Inner {
 
 impl fmt::Debug for PrefixCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PrefixCache")
-            .field("budget", &self.lock().budget)
-            .field("stats", &self.stats())
-            .finish()
+        // The lock is given back before the statistics take it.
+        let budget = self.lock().budget;
+        f.debug_struct("PrefixCache").field("budget", &budget).field("stats", &self.stats()).finish()
     }
 }
 

@@ -105,6 +105,7 @@ fn the_budget_is_kept_by_evicting_the_least_recently_used() {
             assert!(stats.bytes <= setup.cache.lock().budget && stats.entries <= 3, "{stats:?}");
         }
         assert_eq!(setup.cache.stats().entries, 3);
+        assert!(format!("{:?}", setup.cache).contains("entries: 3"));
         setup.cache.clear();
         assert_eq!((setup.cache.stats().entries, setup.cache.stats().bytes), (0, 0));
     });

@@ -1,14 +1,16 @@
 //! What sampling steps, constraints and drafters of a request can do to the engine and to other requests.
 
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use mlxcel_session::mlxcel_core::TokenMask;
 use mlxcel_session::{
     Candidates, Constraint, ConstraintSource, DraftContext, DraftSource, Drafter, Engine, ErrorKind, Model,
-    Options, Result, SamplingStep, Speculation, StepContext, TokenId,
+    Options, Request, Result, SamplingStep, Speculation, StepContext, TokenId,
 };
 
-use crate::engine::harness::{alone, assert_same, begin, prompt, reference};
+use crate::engine::harness::{Faulty, alone, assert_same, begin, prompt, reference, slow, wait_until};
 
 /// Panics in one of its callbacks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,6 +142,68 @@ fn a_panic_in_a_requests_own_code_fails_only_that_request() {
     }
     let stats = engine.stats();
     assert_eq!((stats.running, stats.queued, stats.failed), (0, 0, 7));
+}
+
+/// Panics when it is dropped.
+#[derive(Debug)]
+struct Brittle;
+
+impl SamplingStep for Brittle {
+    fn name(&self) -> &str {
+        "brittle"
+    }
+    fn apply(&self, _: &mut Candidates, _: &StepContext<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        panic!("it panics, as it was told to");
+    }
+}
+
+#[test]
+fn panics_in_what_requests_left_do_not_end_the_process_after_a_panic_of_the_engine() {
+    let mut faulty = Faulty::new(&reference(2));
+    faulty.panics_at = Some(3);
+    let engine = Engine::new(faulty.model()).unwrap();
+    let submit = |number| {
+        let options = Options::new(50).with_step(Arc::new(Brittle));
+        engine.submit(Request::new(&prompt(number, 4)).with_options(options)).unwrap()
+    };
+    let streams: Vec<_> = {
+        // The first step waits until all requests are there: two run, and others wait.
+        let _held = faulty.steps.lock().unwrap();
+        (0..6).map(submit).collect()
+    };
+    for stream in streams {
+        assert_eq!(stream.complete().unwrap_err().kind(), ErrorKind::Internal);
+    }
+    engine.shutdown(Duration::from_secs(20));
+    assert_eq!(engine.check().unwrap_err().kind(), ErrorKind::Internal);
+}
+
+/// A task that cannot be woken.
+struct Unwakeable;
+
+impl Wake for Unwakeable {
+    fn wake(self: Arc<Self>) {
+        panic!("it panics, as it was told to");
+    }
+}
+
+#[test]
+fn a_panic_of_a_waker_fails_no_request() {
+    let engine = Engine::new(slow(2)).unwrap();
+    let mut stream = begin(&engine, 1, 4, 60).into_async();
+    let waker = Waker::from(Arc::new(Unwakeable));
+    let mut context = Context::from_waker(&waker);
+    assert!((0..60).any(|_| stream.poll_token(&mut context).is_pending()));
+    wait_until(&engine, |stats| stats.finished == 1);
+    engine.check().unwrap();
+    while !matches!(stream.poll_token(&mut context), Poll::Ready(None)) {}
+    assert_eq!(stream.tokens(), alone(&reference(2), &prompt(1, 4), &Options::new(60)).tokens);
 }
 
 /// Waits for its own engine.

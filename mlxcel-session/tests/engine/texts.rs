@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mlxcel_session::{
-    CancelToken, EmbedOptions, Engine, EngineOptions, ErrorKind, Options, ScoreOptions, TokenId,
+    CancelToken, EmbedOptions, Engine, EngineOptions, ErrorKind, Model, Options, ScoreOptions, TokenId,
 };
 
 use crate::engine::harness::{Faulty, alone, begin, endless, prompt, reference, wait_until};
@@ -15,17 +15,20 @@ fn texts() -> Vec<Vec<TokenId>> {
     (0..10).map(|n| prompt(n, 3 + n as usize % 4)).collect()
 }
 
+/// Embeds the texts by the engine, which has to agree with the model.
+fn embed(engine: &Engine, model: &Model) {
+    let options = EmbedOptions::default();
+    let expected = model.embed_tokens(&texts(), &options).unwrap();
+    assert_eq!(engine.embed_tokens(&texts(), &options).unwrap(), expected);
+}
+
 #[test]
 fn texts_share_steps_and_the_session_with_requests() {
     let model = reference(4);
     let faulty = Faulty::new(&model);
     let engine = Engine::new(faulty.model()).unwrap();
-    let options = EmbedOptions::default();
     let stream = begin(&engine, 50, 4, 300);
-    assert_eq!(
-        engine.embed_tokens(&texts(), &options).unwrap(),
-        model.embed_tokens(&texts(), &options).unwrap()
-    );
+    embed(&engine, &model);
     let scores = ScoreOptions::default();
     assert_eq!(
         engine.score_all_tokens(&texts(), &scores).unwrap(),
@@ -77,8 +80,7 @@ fn texts_wait_for_a_sequence_and_requests_go_on_behind_them() {
     let engine = Engine::with_options(model.clone(), &EngineOptions::default()).unwrap();
     let first = begin(&engine, 1, 4, 20);
     let second = begin(&engine, 2, 4, 20);
-    let vectors = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap();
-    assert_eq!(vectors, model.embed_tokens(&texts(), &EmbedOptions::default()).unwrap());
+    embed(&engine, &model);
     assert_eq!(first.complete().unwrap().tokens.len(), 20);
     assert_eq!(second.complete().unwrap().tokens.len(), 20);
 }
@@ -92,10 +94,7 @@ fn a_request_waits_for_memory_that_texts_hold() {
     let options = Options::new(40);
     let stream = engine.generate_tokens(&prompt(1, 400), &options).unwrap();
     wait_until(&engine, |stats| stats.computed_tokens > 0);
-    for _ in 0..3 {
-        let vectors = engine.embed_tokens(&texts(), &EmbedOptions::default()).unwrap();
-        assert_eq!(vectors, model.embed_tokens(&texts(), &EmbedOptions::default()).unwrap());
-    }
+    (0..3).for_each(|_| embed(&engine, &model));
     let completion = stream.complete().unwrap();
     assert_eq!(completion.tokens, alone(&model, &prompt(1, 400), &options).tokens);
     assert_eq!(completion.usage.reused_tokens, 0, "it computed all tokens itself");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mlxcel_session::mlxcel_core::reference::ReferenceBackend;
-use mlxcel_session::{Engine, EngineOptions, ErrorKind, Options, Request, Share};
+use mlxcel_session::{Engine, EngineOptions, ErrorKind, FinishReason, Options, Request, Share};
 
 use crate::engine::harness::{
     Faulty, PASS, alone, assert_same, begin, begin_at, endless, options, prompt, reference, slow, wait_until,
@@ -34,6 +34,10 @@ fn a_full_queue_rejects_and_accepts_again_when_it_has_room() {
     let error = engine.submit_within(late.clone(), Duration::from_millis(20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
     assert!(start.elapsed() >= Duration::from_millis(20));
+    let urgent = late.clone().with_deadline(Instant::now() + Duration::from_millis(20));
+    let urgent = engine.submit_within(urgent, Duration::from_secs(20)).unwrap().complete().unwrap();
+    assert_eq!(urgent.finish_reason, FinishReason::TimeLimit);
+    assert_eq!(engine.stats().finished, 0, "it did not wait for room longer than it may take");
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| engine.submit_within(late, Duration::from_secs(20)).unwrap().complete());
         drop(running);

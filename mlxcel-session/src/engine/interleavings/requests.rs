@@ -63,6 +63,21 @@ fn each_alone(model: &Model, requests: u32, tokens: usize) -> Vec<Vec<TokenId>> 
     (0..requests).map(|number| alone(model, &prompt(number, 0, 2), tokens)).collect()
 }
 
+/// How many of these requests were refused for want of room; the others must have generated what is expected.
+fn refused(results: impl IntoIterator<Item = Result<Completion>>, expected: &[Vec<TokenId>]) -> u64 {
+    let mut refused = 0;
+    for (result, expected) in results.into_iter().zip(expected) {
+        match result {
+            Ok(done) => assert_eq!(&done.tokens, expected),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
+                refused += 1;
+            }
+        }
+    }
+    refused
+}
+
 /// An engine with one sequence and a queue of this length.
 fn queueing(model: &Model, queue: usize) -> Engine {
     Engine::with_options(model.clone(), &EngineOptions::default().with_queue(queue)).unwrap()
@@ -103,9 +118,7 @@ fn requests_that_wait_for_room_in_the_queue_all_get_it() {
     explore(3000, move || {
         let engine = queueing(&model, 1);
         let threads = submit_each(&engine, 3, 2, |_| FOREVER);
-        for (thread, expected) in threads.into_iter().zip(&expected) {
-            assert_eq!(&thread.join().unwrap().unwrap().tokens, expected);
-        }
+        assert_eq!(refused(threads.into_iter().map(|thread| thread.join().unwrap()), &expected), 0);
         assert_over(&engine.stats(), 3);
     });
 }
@@ -118,16 +131,7 @@ fn a_request_is_refused_or_runs_to_its_end() {
         let engine = queueing(&model, 1);
         // Limits that pass at any time.
         let threads = submit_each(&engine, 4, 2, |number| Duration::from_millis(u64::from(number % 2)));
-        let mut refused = 0;
-        for (thread, expected) in threads.into_iter().zip(&expected) {
-            match thread.join().unwrap() {
-                Ok(done) => assert_eq!(&done.tokens, expected),
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-                    refused += 1;
-                }
-            }
-        }
+        let refused = refused(threads.into_iter().map(|thread| thread.join().unwrap()), &expected);
         assert!(refused <= 2, "one runs and one waits");
         assert_eq!(engine.stats().refused, refused);
         assert_over(&engine.stats(), 4 - refused);
@@ -147,17 +151,7 @@ fn the_client_with_the_longest_queue_makes_room_for_another() {
             let engine = engine.clone();
             thread::spawn(move || submit(&engine, &prompt(3, 0, 2), 2, 2).unwrap().complete().unwrap().tokens)
         };
-        let mut displaced = 0;
-        for (stream, expected) in many.into_iter().zip(&expected) {
-            match stream.complete() {
-                Ok(done) => assert_eq!(&done.tokens, expected),
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-                    displaced += 1;
-                }
-            }
-        }
-        assert!(displaced <= 1);
+        assert!(refused(many.into_iter().map(RequestStream::complete), &expected) <= 1);
         assert_eq!(other.join().unwrap(), expected[3]);
         assert_over(&engine.stats(), 4);
     });
