@@ -21,7 +21,7 @@ pub(super) fn with_operation(error: Error, text: &str, weights: &[WeightArgument
     let places: Vec<usize> = places(error.message()).chain(places(&source)).collect();
     let Some(&first) = places.first() else { return error };
     let Some(operation) = lines.get(first) else { return error };
-    let error = error.with_context("operation", shorten(operation.trim()));
+    let error = error.with_context("operation", shorten(operation.trim(), LONGEST));
     let Some(entry) = lines.iter().position(|line| line.trim_start().starts_with("func.func public ")) else {
         return error;
     };
@@ -90,8 +90,9 @@ fn mentions(text: &str, name: &str) -> bool {
     })
 }
 
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
+/// Up to `most` characters of `text`.
+pub(crate) fn shorten(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{} …", &text[..end]),
         None => text.to_owned(),
     }
@@ -99,19 +100,16 @@ fn shorten(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use mlxcel_core::{ErrorKind, Precision};
     use mlxcel_graph::{Numerics, Outputs, ProgramShape, decoder_program, state_layouts, weight_arguments};
     use mlxcel_iree_kernels::lower;
-    use mlxcel_models::{Checkpoint, Decoder};
+    use mlxcel_models::Decoder;
 
     use super::*;
-    use crate::testing::resolved;
+    use crate::testing::{checkpoint, resolved};
 
     fn decoder() -> Decoder {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
-        Checkpoint::open(folder).unwrap().decoder().unwrap()
+        checkpoint("llama").decoder().unwrap()
     }
 
     fn text(tokens: usize) -> String {
@@ -166,7 +164,7 @@ mod tests {
         let private = text.lines().position(|line| line.contains("func.func private")).unwrap();
         let inside = text.lines().nth(private + 1).unwrap();
         let [operation, near] = described(&text, inside, &note);
-        assert_eq!(operation, shorten(inside.trim()));
+        assert_eq!(operation, shorten(inside.trim(), LONGEST));
         assert_eq!(near, "model.layers.1.mlp.up_proj.weight");
     }
 

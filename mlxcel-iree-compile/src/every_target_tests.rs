@@ -2,25 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
-use std::thread;
 
 use mlxcel_core::{ErrorKind, Precision};
 use mlxcel_graph::{Numerics, Outputs, ProgramShape, ProgramWriter, state_layouts};
-use mlxcel_iree_target::cpu::{Code, FAMILIES};
+use mlxcel_iree_target::cpu::{Code, FAMILIES, Family};
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_iree_target::{
     CompileBackends, CompileTarget, DeviceDescription, VulkanCapability, VulkanProperties,
 };
-use mlxcel_models::{Checkpoint, Decoder};
+use mlxcel_models::Decoder;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 
 use crate::artifact::Artifacts;
 use crate::cache::Cache;
 use crate::compiler::{CompileOptions, Compiler};
 use crate::programs::ProgramCompiler;
-use crate::testing::{host, resolved};
+use crate::testing::{checkpoint, host, resolved};
 
 /// How many compilers run side by side.
 const SIDE_BY_SIDE: usize = 4;
@@ -36,20 +35,13 @@ fn compiler() -> Compiler {
 
 /// Does `work` for every item, several at a time, and reports failures at the end.
 fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) -> Result<(), String> + Sync) {
-    let items = Mutex::new(items.into_iter());
     let problems = Mutex::new(Vec::new());
-    let next = || items.lock().unwrap().next();
-    thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            scope.spawn(|| {
-                while let Some(item) = next() {
-                    if let Err(problem) = work(item) {
-                        problems.lock().unwrap().push(problem);
-                    }
-                }
-            });
-        }
-    });
+    share_out("test", SIDE_BY_SIDE, items, |item| {
+        let problem = work(item).err();
+        problems.lock().unwrap().extend(problem);
+        Ok(())
+    })
+    .unwrap();
     let problems = problems.into_inner().unwrap();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
@@ -160,13 +152,11 @@ fn asked_for_processor(cpu: &str, triple: &str) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// The processor in the compiler's account of a target, and its features.
-fn processor_in(account: &str) -> (&str, BTreeSet<&str>) {
+/// The processor in the compiler's account of a target, and its features of this family.
+fn processor_in<'a>(account: &'a str, family: &Family) -> (&'a str, BTreeSet<&'a str>) {
     let value = |name: &str| account.split_once(name).unwrap().1.split('"').next().unwrap();
-    (
-        value("{cpu = \""),
-        value("cpu_features = \"").split(',').filter_map(|name| name.strip_prefix('+')).collect(),
-    )
+    let features = value("cpu_features = \"").split(',').filter_map(|name| name.strip_prefix('+'));
+    (value("{cpu = \""), features.filter(|name| family.features.contains(name)).collect())
 }
 
 #[test]
@@ -190,9 +180,7 @@ fn processors_have_the_features_that_the_compiler_gives_them() {
     for_each(cpus.to_vec(), |cpu| {
         let code = Code::of(&format!("llvm-cpu:{cpu}").parse().unwrap()).unwrap();
         let (account, _) = asked_for_processor(cpu, code.family.triple);
-        let (_, theirs) = processor_in(&account);
-        let theirs: BTreeSet<&str> =
-            theirs.intersection(&code.family.features.iter().copied().collect()).copied().collect();
+        let (_, theirs) = processor_in(&account, code.family);
         // An architecture version implies features that the compiler does not list.
         let versioned = code.family.name == "aarch64";
         let agree = if versioned { theirs.is_subset(&code.features) } else { theirs == code.features };
@@ -205,25 +193,20 @@ fn the_host_target_matches_the_compilers() {
     let host = host();
     let code = Code::of(host.target()).unwrap();
     let (account, _) = asked_for_processor("host", code.family.triple);
-    let (cpu, theirs) = processor_in(&account);
-    let theirs: BTreeSet<&str> =
-        theirs.intersection(&code.family.features.iter().copied().collect()).copied().collect();
+    let (cpu, theirs) = processor_in(&account, code.family);
     assert_eq!(code.features, theirs);
     assert_eq!(code.cpu, cpu);
     let stated = account_of(&CompileOptions::new(host.clone())).unwrap();
-    assert_eq!(processor_in(&stated).0, cpu);
+    assert_eq!(processor_in(&stated, code.family).0, cpu);
 }
 
 #[test]
 fn unsupported_types_of_a_target_are_rejected_before_compiling() {
-    let checkpoint =
-        Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
-            .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
     let numerics = Numerics { precision: Precision::Native, operand: BF16, kv: BF16 };
     let target = resolved("vulkan-spirv:rdna3");
-    let writer = writer(&checkpoint.decoder().unwrap(), numerics);
+    let writer = writer(&checkpoint("llama").decoder().unwrap(), numerics);
     let error = ProgramCompiler::new(writer, target, artifacts).unwrap_err();
     assert_eq!((error.kind(), error.context("element_type")), (ErrorKind::Unsupported, Some("bf16")));
     assert_eq!(error.context("target"), Some("vulkan-spirv:rdna3"));
@@ -235,10 +218,7 @@ mod nightly {
 
     #[test]
     fn a_checkpoints_programs_compile_for_every_target() {
-        let checkpoint =
-            Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama"))
-                .unwrap();
-        let decoder = checkpoint.decoder().unwrap();
+        let decoder = checkpoint("llama").decoder().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::new(None, Cache::open(Some(folder.path())).unwrap());
         let shapes =

@@ -162,20 +162,16 @@ fn reads_every_weight(shape: &ProgramShape) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use mlxcel_core::Precision;
     use mlxcel_graph::{Numerics, state_layouts};
-    use mlxcel_models::Checkpoint;
 
     use super::*;
     use crate::cache::Cache;
-    use crate::testing::resolved;
+    use crate::testing::{checkpoint, resolved};
 
     /// The flags of programs of a fixture that a target alone does not have.
     fn further_flags(fixture: &str) -> Vec<String> {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
-        let decoder = Checkpoint::open(fixtures.join(fixture)).unwrap().decoder().unwrap();
+        let decoder = checkpoint(fixture).decoder().unwrap();
         let numerics = Numerics::new(Precision::Exact, &decoder).unwrap();
         let layouts = state_layouts(&decoder, numerics, 64).unwrap();
         let writer = ProgramWriter::with_layouts(decoder, numerics, layouts).unwrap();

@@ -1,10 +1,11 @@
-//! Targets, and scripts in the place of compilers, for tests.
+//! Targets, checkpoints, and scripts in the place of compilers, for tests.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mlxcel_iree_target::{CompileBackends, ResolvedTarget};
+use mlxcel_models::Checkpoint;
 
 /// What programs of this machine are compiled for.
 pub(crate) fn host() -> ResolvedTarget {
@@ -14,6 +15,12 @@ pub(crate) fn host() -> ResolvedTarget {
 /// What a target that is written down means.
 pub(crate) fn resolved(target: &str) -> ResolvedTarget {
     CompileBackends::builtin().resolve(&target.parse().unwrap()).unwrap()
+}
+
+/// The checkpoint of an architecture.
+pub(crate) fn checkpoint(name: &str) -> Checkpoint {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures");
+    Checkpoint::open(fixtures.join(name)).unwrap()
 }
 
 /// Writes an executable script. A process of its own writes it: another test may fork while this process has

@@ -2,7 +2,6 @@
 
 use mlxcel_graph::{ProgramShape, Signature};
 use mlxcel_models::{Checkpoint, Decoder};
-use mlxcel_stablehlo::TensorType;
 
 use crate::manifest::{ModelDescription, ProgramDescription, Tensor};
 
@@ -23,17 +22,11 @@ pub fn model(checkpoint: &Checkpoint, decoder: &Decoder) -> ModelDescription {
 
 /// The description of the program for `shape` with this signature.
 pub fn program(signature: &Signature, shape: &ProgramShape) -> ProgramDescription {
-    let tensor = |name: String, ty: &TensorType| Tensor {
-        name,
-        element_type: ty.element.mlir().to_owned(),
-        shape: ty.shape.clone(),
-        takes_over: None,
-    };
-    let inputs = signature.inputs.iter().map(|input| tensor(input.name.clone(), &input.ty));
-    let states = signature.states.iter().map(|state| tensor(state.name.clone(), &state.ty));
+    let inputs = signature.inputs.iter().map(|input| Tensor::new(&input.name, &input.ty));
+    let states = signature.states.iter().map(|state| Tensor::new(&state.name, &state.ty));
     let results = signature.results.iter().enumerate().map(|(index, result)| Tensor {
         takes_over: signature.taken_over(index).map(|state| state.name.clone()),
-        ..tensor(result.meaning.to_string(), &result.ty)
+        ..Tensor::new(result.meaning.to_string(), &result.ty)
     });
     ProgramDescription {
         name: shape.to_string(),

@@ -26,14 +26,14 @@ pub mod describe;
 mod file;
 pub mod laid_out;
 pub mod manifest;
-mod path;
 pub mod process;
 mod revision;
 mod sum;
 mod target;
+pub mod threads;
 
 pub use backend::{CompileBackend, CompileBackends, ProgramOptions, ResolvedTarget};
-pub use path::check_path;
+pub use file::check_path;
 pub use revision::{COMMIT, RELEASE, Revision};
 pub use sum::{from_hex, hex};
 pub use target::{

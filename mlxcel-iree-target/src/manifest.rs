@@ -6,18 +6,19 @@ mod display;
 
 use std::collections::BTreeMap;
 
-use mlxcel_core::{Error, ErrorKind, Precision, Result};
+use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_graph::{GraphModelOptions, KvCacheType, Lengths, ProgramShape, WeightArgument};
 use mlxcel_iree_kernels::Layouts;
 use mlxcel_models::files::parse_json;
 use mlxcel_models::{Decoder, Part, Rope, WeightRef, WeightRole};
+use mlxcel_stablehlo::TensorType;
 use serde::{Deserialize, Serialize};
 
 pub use adapters::AdapterRoom;
 
+use crate::file::check_path;
 pub use crate::file::{FileEntry, OPERATION};
 use crate::laid_out::LaidOut;
-use crate::path::check_path;
 use crate::revision::{RELEASE, Revision};
 
 /// The manifest's file name.
@@ -175,6 +176,13 @@ pub struct Tensor {
     pub takes_over: Option<String>,
 }
 
+impl Tensor {
+    pub(crate) fn new(name: impl Into<String>, ty: &TensorType) -> Self {
+        let element_type = ty.element.mlir().to_owned();
+        Self { name: name.into(), element_type, shape: ty.shape.clone(), takes_over: None }
+    }
+}
+
 /// The programs of one target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -283,18 +291,13 @@ impl Manifest {
         })
     }
 
-    /// The precision of the programs.
-    fn precision(&self) -> Result<Precision> {
-        self.precision.parse()
-    }
-
     /// The options of a model with these programs.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for inconsistent values.
     pub fn graph_options(&self) -> Result<GraphModelOptions> {
         let mut options = GraphModelOptions::default();
-        options.precision = self.precision()?;
+        options.precision = self.precision.parse()?;
         if let Some(kv_cache) = &self.kv_cache {
             options.kv_cache = kv_cache.parse()?;
         }

@@ -1,7 +1,6 @@
 //! Chooses the schedule of kernels by measuring the candidates on this machine.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, LoadProgress, LoadStage, ModelSource, Result};
@@ -10,6 +9,7 @@ use mlxcel_iree_compile::compiler::CompileOptions;
 use mlxcel_iree_compile::{Artifacts, TrialWeights};
 use mlxcel_iree_kernels::{Bf16Products, Hardware, Instructions, VectorSet};
 use mlxcel_iree_target::ResolvedTarget;
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_models::Checkpoint;
 use mlxcel_stablehlo::TensorType;
 
@@ -18,7 +18,6 @@ pub use mlxcel_iree_kernels::Schedule;
 use crate::backend::IreeBackend;
 use crate::devices::{self, DeviceName};
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
-use crate::threads::share_out;
 
 const OPERATION: &str = "tune kernels";
 
@@ -112,8 +111,7 @@ impl IreeBackend {
     pub fn tune(&self, source: &ModelSource, options: &LoadOptions) -> Result<Tuning> {
         let checkpoint = Checkpoint::from_source(source)?;
         let decoder = checkpoint.decoder()?;
-        let DeviceName { driver, device } =
-            options.device.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        let DeviceName { driver, device } = DeviceName::of(options)?;
         let device =
             devices::open(&DeviceOptions { driver, device, threads: options.threads, ..Default::default() })?;
         let target = self.programs.resolve(None, device.description())?;
@@ -255,22 +253,13 @@ impl Bench<'_> {
 
     /// The program of each candidate, compiled side by side.
     fn compiled(&self, rows: usize, count: usize, candidates: &[Schedule]) -> Result<Vec<Function>> {
-        let made = Mutex::new(vec![None; candidates.len()]);
-        share_out(
-            OPERATION,
-            candidates.len(),
-            candidates.iter().enumerate().collect(),
-            |(index, schedule)| {
-                let program = self.program(rows, count, *schedule)?;
-                if let Some(place) = made.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
-                    *place = Some(program);
-                }
-                Ok(())
-            },
-        )?;
-        let made = made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
-        let missing = || Error::new(ErrorKind::Internal, OPERATION, "a candidate was not compiled");
-        made.map(|program| program.ok_or_else(missing)).collect()
+        let mut made = vec![None; candidates.len()];
+        let work = candidates.iter().zip(&mut made).collect();
+        share_out(OPERATION, candidates.len(), work, |(schedule, program)| {
+            *program = Some(self.program(rows, count, *schedule)?);
+            Ok(())
+        })?;
+        Ok(made.into_iter().flatten().collect())
     }
 
     fn program(&self, rows: usize, count: usize, schedule: Schedule) -> Result<Function> {

@@ -82,6 +82,13 @@ impl BundleOptions {
         with_verification(verification: bool) => verification = verification;
         /// Sets whether to support hidden states.
         with_hidden_states(hidden_states: bool) => hidden_states = hidden_states;
+        /// Sets whether the bundle contains the weights.
+        with_weights(weights: bool) => weights = weights;
+        /// Sets whether to also write the weights in the layout of the programs, which doubles their size on
+        /// disk.
+        with_laid_out_weights(laid_out_weights: bool) => laid_out_weights = laid_out_weights;
+        /// Sets whether to replace an existing bundle.
+        with_replace(replace: bool) => replace = replace;
     }
 
     /// Puts an adapter into the bundle.
@@ -116,16 +123,6 @@ impl BundleOptions {
             Some((field, ..)) => Err(invalid("the room for adapters is out of range", field)),
             None => Ok(room),
         }
-    }
-
-    mlxcel_core::setters! {
-        /// Sets whether the bundle contains the weights.
-        with_weights(weights: bool) => weights = weights;
-        /// Sets whether to also write the weights in the layout of the programs, which doubles their size on
-        /// disk.
-        with_laid_out_weights(laid_out_weights: bool) => laid_out_weights = laid_out_weights;
-        /// Sets whether to replace an existing bundle.
-        with_replace(replace: bool) => replace = replace;
     }
 }
 

@@ -20,14 +20,9 @@ pub(super) struct BundleTarget {
     pub(super) name: String,
     /// The features that a processor needs to run the programs.
     pub(super) required_features: Vec<String>,
-    programs: Programs,
-}
-
-/// Who makes the files of programs.
-enum Programs {
-    Compiler(Box<ProgramCompiler>),
-    /// No compiler: programs are written as text.
-    Text(Box<ProgramWriter>),
+    writer: ProgramWriter,
+    /// None if programs are written as text.
+    compiler: Option<ProgramCompiler>,
 }
 
 impl BundleTarget {
@@ -63,10 +58,7 @@ impl BundleTarget {
         let writer = ProgramWriter::new(decoder.clone(), graph)?;
         let mut targets: Vec<Self> = Vec::with_capacity(resolved.len());
         for target in resolved {
-            let target = match target {
-                Some(target) => Self::compiled(toolchain, target, writer.clone())?,
-                None => Self::text(writer.clone()),
-            };
+            let target = Self::new(toolchain, target, writer.clone())?;
             if targets.iter().any(|known| known.name == target.name) {
                 return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "a target is listed twice")
                     .with_context("target", target.name));
@@ -76,68 +68,56 @@ impl BundleTarget {
         Ok(targets)
     }
 
-    fn text(writer: ProgramWriter) -> Self {
-        Self {
-            name: STABLEHLO.to_owned(),
-            required_features: Vec::new(),
-            programs: Programs::Text(Box::new(writer)),
-        }
-    }
-
-    fn compiled(toolchain: &Toolchain, target: ResolvedTarget, writer: ProgramWriter) -> Result<Self> {
-        let compiler = ProgramCompiler::new(writer, target.clone(), toolchain.artifacts()?)?;
-        Ok(Self {
-            name: target.to_string(),
-            required_features: required_features(target.target())?,
-            programs: Programs::Compiler(Box::new(compiler)),
-        })
+    fn new(toolchain: &Toolchain, target: Option<ResolvedTarget>, writer: ProgramWriter) -> Result<Self> {
+        let Some(target) = target else {
+            let name = STABLEHLO.to_owned();
+            return Ok(Self { name, required_features: Vec::new(), writer, compiler: None });
+        };
+        let (name, of_target) = (target.to_string(), target.target());
+        let required_features = match of_target.backend() {
+            CPU_BACKEND => Code::of(of_target)?.features.into_iter().map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        let compiler = ProgramCompiler::new(writer.clone(), target, toolchain.artifacts()?)?;
+        Ok(Self { name, required_features, writer, compiler: Some(compiler) })
     }
 
     /// Whether the compiler makes the programs.
     pub(super) fn is_compiled(&self) -> bool {
-        matches!(self.programs, Programs::Compiler(_))
+        self.compiler.is_some()
     }
 
     /// How the programs take their weights.
     pub(super) fn layouts(&self) -> Result<Layouts> {
-        match &self.programs {
-            Programs::Compiler(compiler) => compiler.layouts().cloned(),
-            Programs::Text(..) => Ok(Layouts::default()),
-        }
+        let compiler = self.compiler.as_ref();
+        compiler.map_or_else(|| Ok(Layouts::default()), |compiler| compiler.layouts().cloned())
     }
 
     /// The content of a program's file.
     pub(super) fn make(&self, shape: &ProgramShape, options: &BundleOptions) -> Result<Vec<u8>> {
-        match &self.programs {
-            Programs::Compiler(compiler) => Ok(compiler.compile(shape, options.load.cancel.as_ref())?.bytes),
-            Programs::Text(writer) => Ok(export(&writer.program(shape)?.module)?.into_bytes()),
+        match &self.compiler {
+            Some(compiler) => Ok(compiler.compile(shape, options.load.cancel.as_ref())?.bytes),
+            None => Ok(export(&self.writer.program(shape)?.module)?.into_bytes()),
         }
     }
 
     /// The program that checks a device, for accelerators.
     pub(super) fn device_check(&self, options: &BundleOptions) -> Result<Option<Vec<u8>>> {
-        match &self.programs {
-            Programs::Compiler(compiler) if compiler.target().target().backend() != CPU_BACKEND => {
-                Ok(Some(compiler.device_check(options.load.cancel.as_ref())?.bytes))
-            }
-            _ => Ok(None),
-        }
+        let is_accelerator =
+            |compiler: &&ProgramCompiler| compiler.target().target().backend() != CPU_BACKEND;
+        let compiler = self.compiler.as_ref().filter(is_accelerator);
+        let check = compiler.map(|compiler| compiler.device_check(options.load.cancel.as_ref()));
+        Ok(check.transpose()?.map(|artifact| artifact.bytes))
     }
 
     /// The public function of the programs.
     pub(super) fn entry(&self) -> &'static str {
-        match self.programs {
-            Programs::Compiler(_) => ENTRY,
-            Programs::Text(..) => EXPORT_ENTRY,
-        }
+        if self.is_compiled() { ENTRY } else { EXPORT_ENTRY }
     }
 
     /// How their files' names end.
     pub(super) fn extension(&self) -> &'static str {
-        match self.programs {
-            Programs::Compiler(_) => "vmfb",
-            Programs::Text(..) => "mlir",
-        }
+        if self.is_compiled() { "vmfb" } else { "mlir" }
     }
 
     /// The folder that they are in.
@@ -150,12 +130,4 @@ impl BundleTarget {
 pub(super) fn plain_name(target: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.+".contains(c) { c } else { '-' };
     target.chars().map(plain).collect()
-}
-
-/// The features that a processor needs to run code for `target`.
-fn required_features(target: &CompileTarget) -> Result<Vec<String>> {
-    if target.backend() != CPU_BACKEND {
-        return Ok(Vec::new());
-    }
-    Ok(Code::of(target)?.features.into_iter().map(str::to_owned).collect())
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use mlxcel_core::{Control, Error, LoadProgress, LoadStage, ModelSource, Result};
+use mlxcel_core::{Control, LoadProgress, LoadStage, ModelSource, Result};
 use mlxcel_graph::{ProgramShape, ProgramWriter, WeightArgument};
 use mlxcel_iree_target::manifest::{AdapterRoom, FileEntry, MANIFEST, Manifest, Target};
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_iree_target::{ProgramOptions, describe};
 use mlxcel_models::{AdapterWeights, Checkpoint};
 
@@ -23,18 +23,6 @@ use crate::wanted::graph_options;
 ///
 /// The folder is written atomically, via a temporary name next to it. Cross-compiling needs nothing from the
 /// target machine. Engines with the same cache trust the bundle ([`is_recorded`](super::is_recorded)).
-///
-/// ```no_run
-/// use mlxcel_iree_compile::Toolchain;
-/// use mlxcel_iree_compile::bundle::{self, BundleOptions};
-/// use mlxcel_iree_target::ProgramOptions;
-///
-/// let (toolchain, wanted) = (Toolchain::default(), ProgramOptions::default());
-/// let options = BundleOptions::default().with_targets(["llvm-cpu:x86-64-v3", "llvm-cpu:x86-64-v4"]);
-/// let manifest = bundle::write(&toolchain, &wanted, &"models/llama".into(), "llama-bundle", &options)?;
-/// println!("{manifest}");
-/// # Ok::<(), mlxcel_core::Error>(())
-/// ```
 ///
 /// # Errors
 ///
@@ -117,53 +105,23 @@ fn compile(
             progress(LoadProgress::new(LoadStage::Compile, done as u64, total));
         }
     };
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let made: Vec<Mutex<Option<Result<FileEntry>>>> = work.iter().map(|_| Mutex::default()).collect();
     let make = |target: &BundleTarget, shape: &ProgramShape| {
         control.check(OPERATION)?;
         let content = target.make(shape, options)?;
         let path = format!("{}/{}.{}", target.folder(), describe::file_stem(shape), target.extension());
         staging.add(&path, &content, control, &|_| {})
     };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let (done, mut made) = (AtomicUsize::new(0), vec![None; work.len()]);
     report(0);
-    let worker = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some((&(target, shape), slot)) = work.get(index).zip(made.get(index)) else { break };
-            let result = make(target, shape)
-                .map_err(|error| error.with_context("program", shape).with_context("target", &target.name));
-            // After a failure nothing more is begun.
-            if result.is_err() {
-                next.store(work.len(), Ordering::Relaxed);
-            }
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            report(done.fetch_add(1, Ordering::Relaxed) + 1);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(work.len());
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // With threads that the system does not grant it takes longer, and that is all.
-            drop(thread::Builder::new().name("mlxcel-bundle".to_owned()).spawn_scoped(scope, worker));
-        }
-        worker();
-    });
-    let mut files = Vec::with_capacity(work.len());
-    let mut unmade = 0;
-    for slot in made {
-        match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(result) => files.push(result?),
-            None => unmade += 1,
-        }
-    }
-    if unmade > 0 {
-        return Err(Error::new(
-            mlxcel_core::ErrorKind::Internal,
-            OPERATION,
-            "some programs were not included",
-        ));
-    }
-    let mut files = files.into_iter();
+    share_out(OPERATION, threads, work.iter().zip(&mut made).collect(), |(&(target, shape), file)| {
+        let program = make(target, shape)
+            .map_err(|error| error.with_context("program", shape).with_context("target", &target.name))?;
+        *file = Some(program);
+        report(done.fetch_add(1, Ordering::Relaxed) + 1);
+        Ok(())
+    })?;
+    let mut files = made.into_iter().flatten();
     targets
         .iter()
         .map(|target| {

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::evict::new_part;
 use super::key::{Key, ProgramSum};
+use crate::diagnostics::shorten;
 
 /// The first bytes of every entry; the last of them is the version of the layout.
 const MAGIC: &[u8; 8] = b"mlxcart\x03";
@@ -23,15 +24,8 @@ const LONGEST_LABEL: u64 = 64 << 10;
 /// The most that an artifact may be. Weights are no part of it: programs have a few megabytes.
 const LONGEST_ARTIFACT: u64 = 1 << 30;
 
-/// What reading an entry found.
-pub(super) enum Entry {
-    /// The artifact, as it was written.
-    Sound(Vec<u8>),
-    /// A file that is not what it claims to be, and why.
-    Corrupt(&'static str),
-    /// No file.
-    Missing,
-}
+/// What a file of the cache holds, or why it is not what it claims to be.
+pub(super) type Checked<T> = io::Result<Result<T, &'static str>>;
 
 /// What an artifact is, for people who look into the cache; it is not a part of the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,29 +45,18 @@ impl Label {
             [("program", &self.program), ("target", &self.target), ("compiler", &self.compiler)]
         {
             let value = value.replace(['\n', '\r'], " ");
-            let _ = writeln!(text, "{name}: {}", value.get(..1000).unwrap_or(&value));
+            let _ = writeln!(text, "{name}: {}", shorten(&value, 1000));
         }
         text
     }
 
     fn from_text(text: &str) -> Self {
         let value = |name: &str| {
-            let values = text.lines().filter_map(|line| line.split_once(": "));
-            values
-                .into_iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| value.to_owned())
-                .unwrap_or_default()
+            let mut values = text.lines().filter_map(|line| line.split_once(": "));
+            values.find(|(key, _)| *key == name).map_or_else(String::new, |(_, value)| value.to_owned())
         };
         Self { program: value("program"), target: value("target"), compiler: value("compiler") }
     }
-}
-
-/// What an entry is written from.
-pub(super) struct Content<'a> {
-    pub(super) key: &'a Key,
-    pub(super) label: &'a Label,
-    pub(super) artifact: &'a [u8],
 }
 
 /// What an entry has to be of.
@@ -94,27 +77,46 @@ impl Wanted<'_> {
     }
 }
 
-/// Reads an entry and checks that it is whole and what is wanted. The time of the file becomes that of its
+/// What `read` finds in the file at `path`, if there is one; a damaged file is removed, so that it is made
+/// again.
+///
+/// # Errors
+/// Errors of the operating system, with its message.
+pub(super) fn read_or_remove<T>(
+    path: &Path,
+    read: impl FnOnce(&Path) -> Checked<T>,
+) -> io::Result<Option<T>> {
+    match read(path) {
+        Ok(Ok(content)) => Ok(Some(content)),
+        Ok(Err(reason)) => {
+            tracing::warn!(entry = %path.display(), reason, "an entry of the cache is corrupt and is made again");
+            // If it cannot be removed, it is replaced or fails this check again.
+            let _ = fs::remove_file(path);
+            Ok(None)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            tracing::warn!(entry = %path.display(), %error, "an entry of the cache could not be read");
+            Err(error)
+        }
+    }
+}
+
+/// Reads an artifact and checks that it is whole and what is wanted. The time of the file becomes that of its
 /// last use.
-pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> io::Result<Entry> {
-    let mut file = match open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
-        Err(error) => return Err(error),
-    };
+pub(super) fn read(path: &Path, wanted: Wanted<'_>) -> Checked<Vec<u8>> {
+    let mut file = open(path)?;
     let header = match Header::read(&mut file)? {
         Ok(header) if wanted.is(&header.key) => header,
-        Ok(_) => return Ok(Entry::Corrupt("it belongs to another program")),
-        Err(reason) => return Ok(Entry::Corrupt(reason)),
+        Ok(_) => return Ok(Err("it belongs to another program")),
+        Err(reason) => return Ok(Err(reason)),
     };
-    Ok(match header.content(&file)? {
-        Ok(artifact) => {
-            // In a folder that cannot be written there is nothing to evict either.
-            let _ = file.set_modified(SystemTime::now());
-            Entry::Sound(artifact)
-        }
-        Err(reason) => Entry::Corrupt(reason),
-    })
+    let artifact = header.content(&file)?;
+    if artifact.is_ok() {
+        // In a folder that cannot be written there is nothing to evict either.
+        let _ = file.set_modified(SystemTime::now());
+    }
+    Ok(artifact)
 }
 
 /// Opens a file of the cache; a pipe in its place is an error and does not block.
@@ -133,11 +135,12 @@ pub(super) fn write_text(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The key of the entry at `path`, if it is all there; what is wrong with it, if it is not.
-pub(super) fn verify(path: &Path) -> io::Result<Result<Key, &'static str>> {
+/// Checks that an entry is whole, and that of the key called `name`.
+pub(super) fn verify(path: &Path, name: &str) -> Checked<()> {
     let mut file = open(path)?;
     Ok(match Header::read(&mut file)? {
-        Ok(header) => header.content(&file)?.map(|_| header.key),
+        Ok(header) if header.key.name() == name => header.content(&file)?.map(drop),
+        Ok(_) => Err("it belongs to another program"),
         Err(reason) => Err(reason),
     })
 }
@@ -164,7 +167,7 @@ struct Header {
 
 impl Header {
     /// Reads it, and checks that the file has the length that it states: only then is more of it read.
-    fn read(file: &mut File) -> io::Result<Result<Self, &'static str>> {
+    fn read(file: &mut File) -> Checked<Self> {
         let length = file.metadata()?.len();
         if length < HEADER as u64 {
             return Ok(Err("it is shorter than its header"));
@@ -189,7 +192,7 @@ impl Header {
     }
 
     /// The artifact, which `file` has next, if all is as it was written.
-    fn content(&self, file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
+    fn content(&self, file: &File) -> Checked<Vec<u8>> {
         let mut content = match read_bounded(file, self.rest) {
             Ok(content) if content.len() as u64 == self.rest => content,
             Err(error) if error.kind() != io::ErrorKind::FileTooLarge => return Err(error),
@@ -213,20 +216,20 @@ fn lengths(header: &[u8]) -> Option<(u64, u64)> {
 
 /// Publishes an entry: readers see the old state or all of the new one, also when the machine stops in
 /// between.
-pub(super) fn write(folder: &Path, path: &Path, content: &Content<'_>) -> io::Result<()> {
-    let label = content.label.to_text();
+pub(super) fn write(path: &Path, key: &Key, label: &Label, artifact: &[u8]) -> io::Result<()> {
+    let (folder, label) = (path.parent().unwrap_or(path), label.to_text());
     let mut header = Vec::with_capacity(HEADER + label.len());
-    header.extend_from_slice(&content.key.to_bytes());
+    header.extend_from_slice(&key.to_bytes());
     header.extend_from_slice(&(label.len() as u64).to_le_bytes());
-    header.extend_from_slice(&(content.artifact.len() as u64).to_le_bytes());
+    header.extend_from_slice(&(artifact.len() as u64).to_le_bytes());
     header.extend_from_slice(label.as_bytes());
-    let checksum = Sha256::new().chain_update(&header).chain_update(content.artifact).finalize();
+    let checksum = Sha256::new().chain_update(&header).chain_update(artifact).finalize();
 
     let mut file = new_part(folder)?;
     file.write_all(MAGIC)?;
     file.write_all(&checksum)?;
     file.write_all(&header)?;
-    file.write_all(content.artifact)?;
+    file.write_all(artifact)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     // The rename itself is durable once the folder is written; where folders cannot be opened there is

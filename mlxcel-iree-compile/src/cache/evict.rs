@@ -73,20 +73,16 @@ pub(super) fn entries(folder: &Path, kinds: &[&str]) -> io::Result<Vec<Stored>> 
     Ok(entries)
 }
 
-/// Removes entries of a `kind` beyond `limit` bytes, but neither `new` nor what is in use, and what killed
-/// processes left behind. Failures are logged and not errors: the next writer tries again.
-pub(super) fn make_room(folder: &Path, kind: &str, limit: u64, new: &Path) {
-    let now = SystemTime::now();
+/// Removes entries of a `kind` beyond `limit` bytes from the folder of `new`, but neither that nor what is in
+/// use, and what killed processes left behind. Failures are logged and not errors: the next writer tries
+/// again.
+pub(super) fn make_room(kind: &str, limit: u64, new: &Path) {
+    let (folder, now) = (new.parent().unwrap_or(new), SystemTime::now());
     let in_use = |entry: &Stored| entry.path == new || is_within(IN_USE, entry.last_used, now);
     match shrink(folder, &[kind], limit, in_use) {
         Ok(Pruned { entries: 0, .. }) => {}
         Ok(pruned) => {
-            tracing::debug!(
-                entries = pruned.entries,
-                bytes = pruned.bytes,
-                limit,
-                "removed the least recently used entries"
-            );
+            tracing::debug!(?pruned, limit, "removed the least recently used entries");
         }
         Err(error) => {
             tracing::warn!(folder = %folder.display(), %error, "the cache could not be reduced to its size limit")

@@ -18,18 +18,16 @@ pub(crate) struct ProgramSum(pub(super) Sum);
 impl ProgramSum {
     /// The sum of a program in MLIR text with its options.
     pub(crate) fn new(program: &str, options: &CompileOptions) -> Self {
-        Self::of(&Ingredients { format: FORMAT, version: env!("CARGO_PKG_VERSION"), program, options })
+        Self::of(FORMAT, env!("CARGO_PKG_VERSION"), program, options)
     }
 
-    pub(super) fn of(ingredients: &Ingredients<'_>) -> Self {
+    /// The sum with another format than [`FORMAT`], by another version of this crate.
+    pub(super) fn of(format: &str, version: &str, program: &str, options: &CompileOptions) -> Self {
         let mut parts = Parts::new();
-        parts.add(ingredients.format);
-        parts.add(ingredients.version);
-        parts.add(ingredients.program);
-        parts.add(ingredients.options.target.fingerprint());
-        for flag in ingredients.options.all_flags() {
-            parts.add(flag);
+        for part in [format, version, program, options.target.fingerprint()] {
+            parts.add(part);
         }
+        options.all_flags().for_each(|flag| parts.add(flag));
         Self(parts.finish())
     }
 
@@ -37,16 +35,6 @@ impl ProgramSum {
     pub(super) fn stem(&self) -> String {
         hex(&self.0)
     }
-}
-
-/// Everything that an artifact is made from, besides the compiler.
-pub(super) struct Ingredients<'a> {
-    /// [`FORMAT`].
-    pub(super) format: &'a str,
-    /// The version of this crate.
-    pub(super) version: &'a str,
-    pub(super) program: &'a str,
-    pub(super) options: &'a CompileOptions,
 }
 
 /// A program, and the compiler that makes the artifact.

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use mlxcel_iree_target::{Revision, from_hex, hex};
 
 use super::Key;
-use super::key::{FORMAT, Ingredients, ProgramSum};
+use super::key::{FORMAT, ProgramSum};
 use crate::compiler::{CompileOptions, Compiler, Identity};
 use crate::testing::{resolved, write_script};
 
@@ -25,7 +25,7 @@ fn options(target: &str) -> CompileOptions {
 }
 
 fn key(format: &str, version: &str, program: &str, options: &CompileOptions, compiler: &Identity) -> String {
-    Key::new(ProgramSum::of(&Ingredients { format, version, program, options }), compiler).name()
+    Key::new(ProgramSum::of(format, version, program, options), compiler).name()
 }
 
 /// How weights must lie for a program follows from its target and this crate's version, and the text of a

@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mlxcel_iree_target::Revision;
 
-use super::entry::{self, Entry, Wanted};
+use super::entry::{self, Wanted};
 use super::key::ProgramSum;
 use super::{Cache, Key, Label, entry_path};
 use crate::compiler::{CompileOptions, Identity};
@@ -82,13 +82,13 @@ fn readers_never_see_a_corrupt_entry_after_writers_are_killed() {
     let artifacts: Vec<Vec<u8>> = (0..KEYS).map(artifact).collect();
     let paths: Vec<PathBuf> = (0..KEYS).map(|number| entry_path(&cache, &key(number))).collect();
     let (over, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let check = |number: usize| match entry::read(&paths[number], Wanted::Key(&key(number))).unwrap() {
-        Entry::Sound(bytes) => {
+    let check = |number: usize| match entry::read(&paths[number], Wanted::Key(&key(number))) {
+        Ok(Ok(bytes)) => {
             assert!(bytes == artifacts[number], "entry {number} holds something else");
             seen.fetch_add(1, Ordering::Relaxed);
         }
-        Entry::Missing => {}
-        Entry::Corrupt(reason) => panic!("entry {number}: {reason}"),
+        Ok(Err(reason)) => panic!("entry {number}: {reason}"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "entry {number}: {error}"),
     };
 
     let mut killed = 0;

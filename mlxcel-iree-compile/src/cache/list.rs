@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use mlxcel_core::{Error, ErrorKind, Result};
 
 use super::{Cache, KINDS, WEIGHTS};
-use super::{entry, evict, weights};
+use super::{entry, evict, note, schedules, weights};
 
 /// A compiled program in a [`Cache`], or the weights of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,20 +73,15 @@ impl Cache {
     /// [`ErrorKind::Corrupt`] if it is damaged; [`ErrorKind::NotFound`] if it was removed meanwhile.
     pub fn verify(&self, entry: &CacheEntry) -> Result<()> {
         let operation = "verify a compiled program";
-        let failed = |kind, message: &'static str| {
-            Error::new(kind, operation, message).with_context("path", entry.path.display())
+        let checked = if is_weights(&entry.path) {
+            weights::verify(&entry.path)
+        } else {
+            entry::verify(&entry.path, &entry.key)
         };
-        let failed_to_read = |source| Error::io(operation, &entry.path, source);
-        if is_weights(&entry.path) {
-            let verified = weights::verify(&entry.path).map_err(failed_to_read)?;
-            return verified.map_err(|reason| failed(ErrorKind::Corrupt, reason));
-        }
-        let verified = entry::verify(&entry.path).map_err(failed_to_read)?;
-        let key = verified.map_err(|reason| failed(ErrorKind::Corrupt, reason))?;
-        if key.name() == entry.key {
-            return Ok(());
-        }
-        Err(failed(ErrorKind::Corrupt, "it belongs to another program"))
+        let checked = checked.map_err(|source| Error::io(operation, &entry.path, source))?;
+        checked.map_err(|reason| {
+            Error::new(ErrorKind::Corrupt, operation, reason).with_context("path", entry.path.display())
+        })
     }
 
     /// Removes an entry; not an error if it is already gone.
@@ -123,8 +118,10 @@ impl Cache {
         let pruned = self.prune(0)?;
         if let Some(folder) = &self.folder {
             evict::sweep(folder, |_| true);
-            self.forget_compilers(folder);
-            self.forget_schedules(folder);
+            for kept in [note::FOLDER, schedules::FOLDER] {
+                // What cannot be removed is as right as before.
+                let _ = fs::remove_dir_all(folder.join(kept));
+            }
         }
         Ok(pruned)
     }

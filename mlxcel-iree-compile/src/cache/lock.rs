@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_core::{CancelToken, Control, Result};
 
 /// How long to wait for another process that makes the same artifact; a process that dies lets go at once,
 /// one that is stopped does not.
@@ -42,6 +42,7 @@ impl Lock {
     /// Waits for the lock. Where locks do not work, or the holder does not release it, the work continues
     /// without: then it is done twice, and the second result replaces the first.
     pub(super) fn wait(&self, cancel: Option<&CancelToken>) -> Result<()> {
+        let control = cancel.map(Control::cancelled_by).unwrap_or_default();
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
         let mut told = false;
@@ -54,10 +55,7 @@ impl Lock {
                     return Ok(());
                 }
             }
-            if cancel.is_some_and(CancelToken::is_cancelled) {
-                let message = "the operation was cancelled";
-                return Err(Error::new(ErrorKind::Cancelled, "wait for a program to be compiled", message));
-            }
+            control.check("wait for a program to be compiled")?;
             if !told && started.elapsed() > TELL {
                 told = true;
                 tracing::warn!(lock = %self.path.display(), "another process is compiling this program: waiting for it");

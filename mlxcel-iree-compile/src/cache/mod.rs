@@ -53,7 +53,7 @@ use etcetera::BaseStrategy;
 use mlxcel_core::{CancelToken, Error, Result};
 
 pub(crate) use entry::Label;
-use entry::{Content, Entry, Wanted};
+use entry::{Wanted, read_or_remove};
 pub(crate) use key::{Key, ProgramSum};
 pub use list::{CacheEntry, Pruned};
 use lock::Lock;
@@ -131,7 +131,7 @@ impl Cache {
     /// The artifact of `key`, if it is there and whole; a damaged one is removed.
     pub(crate) fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let path = entry_path(self.folder.as_ref()?, key);
-        read_or_remove(&path, Wanted::Key(key)).ok()?
+        read_or_remove(&path, |path| entry::read(path, Wanted::Key(key))).ok()?
     }
 
     /// An artifact of `program`, whichever compiler made it; for where there is no compiler to disagree.
@@ -155,7 +155,7 @@ impl Cache {
         entries.sort();
         let mut failure = None;
         for path in entries {
-            match read_or_remove(&path, Wanted::Program(program)) {
+            match read_or_remove(&path, |path| entry::read(path, Wanted::Program(program))) {
                 Ok(Some(artifact)) => return Ok(Some(artifact)),
                 Ok(None) => {}
                 Err(error) => failure = Some(Error::io("read a compiled program", &path, error)),
@@ -184,13 +184,7 @@ impl Cache {
             }
         };
         lock.wait(cancel)?;
-        Ok(Some(Reservation {
-            folder: folder.clone(),
-            named: self.named,
-            limit: self.limit,
-            key: *key,
-            lock,
-        }))
+        Ok(Some(Reservation { cache: self.clone(), path: entry_path(folder, key), key: *key, lock }))
     }
 }
 
@@ -211,9 +205,8 @@ fn entry_path(folder: &Path, key: &Key) -> PathBuf {
 
 /// The right to make an artifact, held against other threads and processes that would make the same.
 pub(crate) struct Reservation {
-    folder: PathBuf,
-    named: bool,
-    limit: u64,
+    cache: Cache,
+    path: PathBuf,
     key: Key,
     lock: Lock,
 }
@@ -221,7 +214,7 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// The artifact that another process has made meanwhile.
     pub(crate) fn made_meanwhile(&self) -> Option<Vec<u8>> {
-        read_or_remove(&entry_path(&self.folder, &self.key), Wanted::Key(&self.key)).ok()?
+        self.cache.read(&self.key)
     }
 
     /// Stores the artifact, and makes room for it.
@@ -230,43 +223,22 @@ impl Reservation {
     /// If a configured folder is full or not writable. For the default folder this is only logged: the
     /// artifact in memory is valid.
     pub(crate) fn store(self, label: &Label, artifact: &[u8]) -> Result<()> {
-        let path = entry_path(&self.folder, &self.key);
-        match entry::write(&self.folder, &path, &Content { key: &self.key, label, artifact }) {
+        let Self { cache, path, key, lock } = self;
+        match entry::write(&path, &key, label, artifact) {
             Ok(()) => {
-                self.lock.remove();
-                evict::make_room(&self.folder, PROGRAM, self.limit, &path);
+                lock.remove();
+                evict::make_room(PROGRAM, cache.limit, &path);
                 Ok(())
             }
             // What is not a file of this cache may be somebody's. It stays, and the program is compiled each
             // time.
-            Err(error) if self.named && !path.is_dir() => {
+            Err(error) if cache.named && !path.is_dir() => {
                 Err(Error::io("store a compiled program in the cache", &path, error))
             }
             Err(error) => {
                 tracing::warn!(entry = %path.display(), %error, "a compiled program could not be stored");
                 Ok(())
             }
-        }
-    }
-}
-
-/// Reads an entry; one that is damaged is removed, so that it is made again.
-///
-/// # Errors
-/// Errors of the operating system, with its message.
-fn read_or_remove(path: &Path, wanted: Wanted<'_>) -> std::io::Result<Option<Vec<u8>>> {
-    match entry::read(path, wanted) {
-        Ok(Entry::Sound(artifact)) => Ok(Some(artifact)),
-        Ok(Entry::Missing) => Ok(None),
-        Ok(Entry::Corrupt(reason)) => {
-            tracing::warn!(entry = %path.display(), reason, "a stored program is corrupt and is compiled again");
-            // If it cannot be removed, it is replaced or fails this check again.
-            let _ = fs::remove_file(path);
-            Ok(None)
-        }
-        Err(error) => {
-            tracing::warn!(entry = %path.display(), %error, "a stored program could not be read");
-            Err(error)
         }
     }
 }

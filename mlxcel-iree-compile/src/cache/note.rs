@@ -2,7 +2,7 @@
 //! hundreds of megabytes.
 
 use std::fs::{self, Metadata};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mlxcel_iree_target::{Revision, from_hex, hex};
@@ -13,7 +13,7 @@ use super::{Cache, entry};
 use crate::compiler::{Compiler, Identity};
 
 /// The folder of the notes.
-const FOLDER: &str = "compilers";
+pub(super) const FOLDER: &str = "compilers";
 
 /// The most bytes that a note has: a revision and a sum.
 const LONGEST_NOTE: u64 = 4096;
@@ -38,12 +38,6 @@ impl Cache {
         if let Err(error) = entry::write_text(&note, &text) {
             tracing::debug!(note = %note.display(), %error, "the compiler's identity could not be recorded");
         }
-    }
-
-    /// Removes all notes.
-    pub(super) fn forget_compilers(&self, folder: &Path) {
-        // A note that stays is right as long as its compiler does.
-        let _ = fs::remove_dir_all(folder.join(FOLDER));
     }
 
     /// Where the compiler is noted: under the path, the size, the times and the place on disk of each of its

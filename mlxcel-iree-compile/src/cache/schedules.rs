@@ -1,6 +1,5 @@
 //! Measured schedules of kernels, kept beside the programs that are written by them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlxcel_core::{Error, Result};
@@ -13,7 +12,7 @@ use super::{Cache, entry};
 use crate::trial::TrialWeights;
 
 /// The folder of the schedules.
-const FOLDER: &str = "schedules";
+pub(super) const FOLDER: &str = "schedules";
 
 /// Changes with what a schedule means.
 const FORMAT: &str = "mlxcel schedule 1";
@@ -52,12 +51,6 @@ impl Cache {
         entry::write_text(&path, &format!("{schedule}\n"))
             .map_err(|error| Error::io("keep a kernel schedule in the cache", &path, error))?;
         Ok(true)
-    }
-
-    /// Removes all schedules.
-    pub(super) fn forget_schedules(&self, folder: &Path) {
-        // One that stays is as good as before.
-        let _ = fs::remove_dir_all(folder.join(FOLDER));
     }
 }
 

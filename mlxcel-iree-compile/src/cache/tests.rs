@@ -4,7 +4,7 @@
 mod eviction;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -62,11 +62,8 @@ impl Bench {
 
     fn key(&self, program: &str) -> Key {
         let compiler = self.compiler();
-        let identity = Identity {
-            revision: compiler.revision(None).unwrap(),
-            checksum: compiler.checksum(None).unwrap(),
-        };
-        Key::new(ProgramSum::new(program, &options()), &identity)
+        let (revision, checksum) = (compiler.revision(None).unwrap(), compiler.checksum(None).unwrap());
+        Key::new(ProgramSum::new(program, &options()), &Identity { revision, checksum })
     }
 
     fn artifacts(&self) -> Artifacts {
@@ -75,6 +72,13 @@ impl Bench {
 
     fn get(&self, program: &str) -> Artifact {
         self.artifacts().get(program, &options(), None).unwrap()
+    }
+
+    /// A process that gets the program.
+    fn another_process(&self) -> Child {
+        let mut test = Command::new(env::current_exe().unwrap());
+        test.args(["--exact", "cache::tests::in_another_process"]).stdout(Stdio::null());
+        test.env("MLXCEL_TEST_BENCH", self.folder.path()).spawn().unwrap()
     }
 
     /// How often the compiler was started for `what`.
@@ -88,11 +92,8 @@ impl Bench {
 
     /// The only entry of the cache.
     fn entry(&self) -> PathBuf {
-        let mut entries: Vec<PathBuf> = self
-            .files()
-            .into_iter()
-            .filter(|path| path.extension().is_some_and(|extension| extension == "vmfb"))
-            .collect();
+        let mut entries = self.files();
+        entries.retain(|path| path.extension().is_some_and(|extension| extension == "vmfb"));
         assert_eq!(entries.len(), 1, "{entries:?}");
         entries.remove(0)
     }
@@ -142,7 +143,7 @@ fn a_corrupt_entry_is_recompiled() {
     let good = bench.get("program").bytes;
     let entry = bench.entry();
     let key = bench.key("program");
-    assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_some());
+    assert!(bench.cache().read(&key).is_some());
     let whole = fs::read(&entry).unwrap();
     let mut damages: Vec<Vec<u8>> =
         vec![vec![], b"mlxcart".to_vec(), whole[..whole.len() - 1].to_vec(), [&whole[..], b"x"].concat()];
@@ -160,10 +161,19 @@ fn a_corrupt_entry_is_recompiled() {
             assert_eq!(repaired.bytes, good);
             assert_eq!(fs::read(&entry).unwrap(), whole);
         } else {
-            assert!(read_or_remove(&entry, Wanted::Key(&key)).unwrap().is_none(), "damage {index}");
+            assert!(bench.cache().read(&key).is_none(), "damage {index}");
             assert!(!entry.exists());
         }
     }
+}
+
+#[test]
+fn a_program_with_a_long_label_is_found_again() {
+    let bench = Bench::new();
+    let options = options().with_label(format!("a{}", "\u{e9}".repeat(40_000)));
+    let compiled = || bench.artifacts().get("program", &options, None).unwrap().compiled;
+    assert_eq!([compiled(), compiled()], [true, false]);
+    assert!(bench.cache().entries().unwrap()[0].program.starts_with("a\u{e9}"));
 }
 
 #[test]
@@ -185,23 +195,18 @@ fn threads_that_want_the_same_program_compile_it_once() {
     let bench = Bench::new();
     bench.install_compiler("3.13.0 @ slow", "sleep 0.5");
     let begin = Barrier::new(4);
-    let results: Vec<Artifact> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    begin.wait();
-                    bench.get("program")
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    });
+    let get = || {
+        begin.wait();
+        bench.get("program")
+    };
+    let results: [Artifact; 4] =
+        thread::scope(|scope| [(); 4].map(|()| scope.spawn(get)).map(|worker| worker.join().unwrap()));
     assert_eq!(bench.starts("compile"), 1);
     assert_eq!(results.iter().filter(|artifact| artifact.compiled).count(), 1);
     assert!(results.iter().all(|artifact| artifact.bytes == results[0].bytes));
 }
 
-/// What the test below starts as a process of its own; by itself it has nothing to do.
+/// What tests below start as a process of its own; by itself it has nothing to do.
 #[test]
 fn in_another_process() {
     let Some(folder) = env::var_os("MLXCEL_TEST_BENCH") else { return };
@@ -216,19 +221,8 @@ fn in_another_process() {
 fn processes_that_want_the_same_program_compile_it_once() {
     let bench = Bench::new();
     bench.install_compiler("3.13.0 @ slow", "sleep 0.5");
-    let mut children: Vec<_> = (0..3)
-        .map(|_| {
-            Command::new(env::current_exe().unwrap())
-                .args(["--exact", "cache::tests::in_another_process"])
-                .env("MLXCEL_TEST_BENCH", bench.folder.path())
-                .stdout(std::process::Stdio::null())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().unwrap().success());
-    }
+    let mut children = [(); 3].map(|()| bench.another_process());
+    assert!(children.iter_mut().all(|child| child.wait().unwrap().success()));
     assert_eq!(bench.starts("compile"), 1);
 }
 
@@ -236,12 +230,7 @@ fn processes_that_want_the_same_program_compile_it_once() {
 fn a_process_killed_while_compiling_does_not_block_others() {
     let bench = Bench::new();
     bench.install_compiler("3.13.0 @ slow", "exec sleep 600");
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "cache::tests::in_another_process"])
-        .env("MLXCEL_TEST_BENCH", bench.folder.path())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = bench.another_process();
     let deadline = Instant::now() + Duration::from_secs(120);
     while bench.starts("compile") == 0 {
         assert!(Instant::now() < deadline);

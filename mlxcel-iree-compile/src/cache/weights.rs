@@ -20,7 +20,7 @@ use mlxcel_models::files::read_bounded;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use super::entry::{Label, open};
+use super::entry::{Checked, Label, open, read_or_remove};
 use super::evict;
 use super::key::Parts;
 use super::lock::Lock;
@@ -81,21 +81,7 @@ impl Cache {
     /// removed.
     pub fn weights(&self, key: &WeightsKey) -> Option<File> {
         let path = weights_path(self.folder.as_ref()?, key);
-        match read(&path, key.bytes) {
-            Ok(Ok(file)) => Some(file),
-            Ok(Err(reason)) => {
-                tracing::warn!(entry = %path.display(), reason, "kept weights are corrupt and are made again");
-                // If they cannot be removed, they are replaced or fail this check again.
-                let _ = fs::remove_file(&path);
-                None
-            }
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(entry = %path.display(), %error, "kept weights could not be read");
-                }
-                None
-            }
-        }
+        read_or_remove(&path, |path| read(path, key.bytes)).ok()?
     }
 
     /// Begins to keep the weights of `key`; none where they are not kept: without a folder that can be
@@ -163,9 +149,7 @@ impl NewWeights {
         let kept = open(file.path())?;
         file.persist(&path).map_err(|error| error.error)?;
         lock.remove();
-        if let Some(folder) = path.parent() {
-            evict::make_room(folder, WEIGHTS, limit, &path);
-        }
+        evict::make_room(WEIGHTS, limit, &path);
         Ok(kept)
     }
 }
@@ -187,7 +171,7 @@ fn describe(file: &mut File, bytes: u64, description: &Description) -> io::Resul
 }
 
 /// Reads what stands behind the weights, which have so many bytes.
-fn description(file: &mut File) -> io::Result<Result<(Description, u64), &'static str>> {
+fn description(file: &mut File) -> Checked<(Description, u64)> {
     let length = file.metadata()?.len();
     let Some(footer) = length.checked_sub(FOOTER) else { return Ok(Err("it is shorter than its footer")) };
     let mut bytes = [0; FOOTER as usize];
@@ -207,7 +191,7 @@ fn description(file: &mut File) -> io::Result<Result<(Description, u64), &'stati
 }
 
 /// Opens a file of so many bytes of weights, and checks it if this was not done since the system started.
-fn read(path: &Path, bytes: u64) -> io::Result<Result<File, &'static str>> {
+fn read(path: &Path, bytes: u64) -> Checked<File> {
     let mut file = open(path)?;
     let (mut found, start) = match description(&mut file)? {
         Ok(found) => found,
@@ -253,7 +237,7 @@ pub(super) fn label(path: &Path) -> Option<Label> {
 }
 
 /// Compares every block with its checksum.
-pub(super) fn verify(path: &Path) -> io::Result<Result<(), &'static str>> {
+pub(super) fn verify(path: &Path) -> Checked<()> {
     let mut file = open(path)?;
     let (found, start) = match description(&mut file)? {
         Ok(found) => found,
@@ -282,9 +266,9 @@ fn boot() -> Option<String> {
 mod tests {
     use mlxcel_core::ErrorKind;
     use mlxcel_graph::weight_arguments;
-    use mlxcel_models::Checkpoint;
 
     use super::*;
+    use crate::testing::checkpoint;
 
     const BYTES: usize = 2 * BLOCK + 1234;
 
@@ -416,8 +400,7 @@ mod tests {
 
     #[test]
     fn keys_depend_on_files_layouts_and_weights() {
-        let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama");
-        let weights = weight_arguments(&Checkpoint::open(checkpoint).unwrap().decoder().unwrap()).unwrap();
+        let weights = weight_arguments(&checkpoint("llama").decoder().unwrap()).unwrap();
         let layouts = Layouts::default();
         let key = WeightsKey::new("stamp", &weights, &layouts);
         assert_eq!(key, WeightsKey::new("stamp", &weights, &layouts));

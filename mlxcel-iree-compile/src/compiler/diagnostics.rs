@@ -4,8 +4,9 @@ use std::fmt;
 use std::process::ExitStatus;
 
 use mlxcel_core::ErrorKind;
-
 use mlxcel_iree_target::process::Finished;
+
+use crate::diagnostics::shorten;
 
 /// How many lines of the compiler's output an error keeps.
 const LINES: usize = 12;
@@ -33,7 +34,7 @@ pub(super) fn describe(finished: &Finished) -> (ErrorKind, String, CompilerOutpu
         .position(|line| line.contains(": error:"))
         .or_else(|| lines.iter().position(|line| line.contains("LLVM ERROR:")))
         .unwrap_or_default();
-    let excerpt: Vec<String> = lines.iter().skip(first).take(LINES).map(|line| shorten(line)).collect();
+    let excerpt: Vec<String> = lines.iter().skip(first).take(LINES).map(|line| shorten(line, LINE)).collect();
     let kind = if runs_out(output) { ErrorKind::ResourceExhausted } else { ErrorKind::Compile };
     let message = match (death(finished.status), excerpt.first()) {
         (Some(death), _) => death,
@@ -70,11 +71,4 @@ fn runs_out(output: &str) -> bool {
     ]
     .iter()
     .any(|words| output.contains(words))
-}
-
-fn shorten(line: &str) -> String {
-    match line.char_indices().nth(LINE) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line.to_owned(),
-    }
 }

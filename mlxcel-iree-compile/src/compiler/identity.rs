@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_core::{CancelToken, Control, Error, ErrorKind, Result};
 use mlxcel_iree_target::Revision;
 use sha2::{Digest, Sha256};
 
@@ -51,6 +51,7 @@ impl Compiler {
     /// [`ErrorKind::Toolchain`] for a file that cannot be read; [`ErrorKind::Cancelled`].
     pub fn checksum(&self, cancel: Option<&CancelToken>) -> Result<[u8; 32]> {
         let operation = "identify the IREE compiler";
+        let control = cancel.map(Control::cancelled_by).unwrap_or_default();
         let mut sum = Sha256::new();
         let mut chunk = vec![0; 1 << 20];
         for path in self.files() {
@@ -65,9 +66,7 @@ impl Compiler {
             sum.update([0]);
             sum.update(length.to_le_bytes());
             loop {
-                if cancel.is_some_and(CancelToken::is_cancelled) {
-                    return Err(Error::new(ErrorKind::Cancelled, operation, "the operation was cancelled"));
-                }
+                control.check(operation)?;
                 match file.read(&mut chunk).map_err(unreadable)? {
                     0 => break,
                     count => sum.update(&chunk[..count]),

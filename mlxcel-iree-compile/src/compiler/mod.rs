@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mlxcel_core::{CancelToken, Error, ErrorKind, Result};
+use mlxcel_core::{CancelToken, Control, Error, ErrorKind, Result};
 use mlxcel_iree_target::{CPU_BACKEND, RELEASE, ResolvedTarget, Revision, process};
 use mlxcel_models::files::{Workplace, read_regular};
 
@@ -172,23 +172,19 @@ impl Compiler {
         })?;
         if !finished.status.success() {
             // An application that is being interrupted has its compiler interrupted too.
-            if cancel.is_some_and(CancelToken::is_cancelled) {
-                return Err(Error::new(ErrorKind::Cancelled, operation, "the operation was cancelled"));
-            }
+            cancel.map(Control::cancelled_by).unwrap_or_default().check(operation)?;
             let (kind, message, words) = diagnostics::describe(&finished);
             return Err(located(Error::new(kind, operation, message)).with_source(words));
         }
         match read_regular(&output, LONGEST_PROGRAM) {
             Ok(bytes) if !bytes.is_empty() => Ok(bytes),
-            Ok(_) => {
-                Err(located(Error::new(ErrorKind::Compile, operation, "the compiler wrote an empty file")))
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(operation, &output, source))
             }
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => Err(located(Error::new(
-                ErrorKind::Compile,
-                operation,
-                "the compiler reported success and wrote nothing",
-            ))),
-            Err(source) => Err(Error::io(operation, &output, source)),
+            _ => {
+                let message = "the compiler reported success and wrote nothing";
+                Err(located(Error::new(ErrorKind::Compile, operation, message)))
+            }
         }
     }
 }

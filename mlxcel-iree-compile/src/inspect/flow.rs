@@ -9,12 +9,6 @@ use mlxcel_stablehlo::ElementType;
 
 use super::Dispatch;
 
-/// What the phase says.
-#[derive(Debug, Default)]
-pub(super) struct Flow {
-    pub(super) dispatches: Vec<Dispatch>,
-}
-
 /// Bytes that a kernel loads and stores.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
@@ -22,8 +16,8 @@ struct Traffic {
     written: u64,
 }
 
-/// Reads the text of the phase.
-pub(super) fn read(text: &str) -> Flow {
+/// The dispatches in the text of the phase, equal ones as one.
+pub(super) fn read(text: &str) -> Vec<Dispatch> {
     let kernels = kernels(text);
     let mut calls: BTreeMap<&str, Dispatch> = BTreeMap::new();
     for line in text.lines() {
@@ -39,7 +33,7 @@ pub(super) fn read(text: &str) -> Flow {
         });
         known.calls += 1;
     }
-    Flow { dispatches: calls.into_values().collect() }
+    calls.into_values().collect()
 }
 
 /// The kernel that a line starts, and the signature.
@@ -167,7 +161,7 @@ mod tests {
 
     #[test]
     fn kernels_are_counted_with_the_bytes_they_load() {
-        let found = read(TEXT).dispatches;
+        let found = read(TEXT);
         let one = |name: &str| {
             let found = found.iter().find(|dispatch| dispatch.name == name).unwrap();
             (found.calls, found.bytes_read, found.bytes_written)
@@ -180,8 +174,8 @@ mod tests {
 
     #[test]
     fn unknown_operations_count_as_zero() {
-        assert!(read("").dispatches.is_empty());
-        assert!(read("flow.dispatch @half").dispatches.is_empty());
+        assert!(read("").is_empty());
+        assert!(read("flow.dispatch @half").is_empty());
         assert_eq!(tensor_bytes("tensor<3x?xf32>"), 0);
         assert_eq!(tensor_bytes("tensor<99999999999999999999x2xf32>"), 0);
         assert_eq!(tensor_bytes("index"), 0);

@@ -1,17 +1,5 @@
 //! Inspecting compilation: programs, intermediate stages, generated code, and a summary of a step.
 //!
-//! ```no_run
-//! use mlxcel_iree_compile::Toolchain;
-//! use mlxcel_iree_compile::inspect::{InspectOptions, inspect};
-//! use mlxcel_iree_target::ProgramOptions;
-//!
-//! let (toolchain, wanted) = (Toolchain::default(), ProgramOptions::default());
-//! for summary in inspect(&toolchain, &wanted, &"models/llama".into(), "llama-inspected", &InspectOptions::default())? {
-//!     println!("{summary}");
-//! }
-//! # Ok::<(), mlxcel_core::Error>(())
-//! ```
-//!
 //! ```text
 //! llama-inspected/
 //!   summary.txt  summary.json         a step of each program: dispatches, bytes, the largest dispatches
@@ -88,8 +76,8 @@ impl InspectOptions {
 ///
 /// # Errors
 ///
-/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range and for a folder
-/// that has something in it; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] if it fails;
+/// Those of opening the checkpoint; [`ErrorKind::InvalidInput`] for options out of range, for a folder
+/// that has something in it and for one whose path is not Unicode; [`ErrorKind::Toolchain`] without a compiler, [`ErrorKind::Compile`] if it fails;
 /// [`ErrorKind::Io`] and [`ErrorKind::ResourceExhausted`] of writing.
 pub fn inspect(
     toolchain: &Toolchain,
@@ -183,7 +171,14 @@ impl Folder {
                 .with_context("path", path.display()));
         }
         // The compiler runs in a folder of its own.
-        Ok(Self(fs::canonicalize(path).map_err(fail)?))
+        let path = fs::canonicalize(path).map_err(fail)?;
+        if path.to_str().is_none() {
+            let message = "the compiler takes only folders whose names are valid Unicode";
+            return Err(
+                Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("path", path.display())
+            );
+        }
+        Ok(Self(path))
     }
 
     fn sub(&self, name: &str) -> Result<Self> {
@@ -223,42 +218,43 @@ impl Folder {
     }
 }
 
-/// The compiler's own account of a program, as far as a summary has a use for it.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Statistics {
-    execution: Execution,
-    executable: Executables,
-}
-
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Execution {
-    submission_count: u64,
-    transient_memory_size: u64,
-    fill_count: u64,
-    copy_count: u64,
-    dispatch_count: u64,
-}
-
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Executables {
-    executable_count: u64,
-}
+/// The compiler's own account of a program.
+struct Statistics(serde_json::Value);
 
 impl Statistics {
     fn read(path: &Path) -> Result<Self> {
-        #[derive(serde::Deserialize)]
-        struct File {
-            #[serde(rename = "stream-aggregate")]
-            all: Statistics,
-        }
         let text = read_regular(path, LONGEST_TEXT).map_err(|error| Error::io(OPERATION, path, error))?;
-        serde_json::from_slice::<File>(&text).map(|file| file.all).map_err(|error| {
+        serde_json::from_slice(&text).map(Self).map_err(|error| {
             Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics have an unknown format")
                 .with_context("path", path.display())
                 .with_source(error)
         })
+    }
+
+    /// A number, such as `execution/copy-count`.
+    fn count(&self, name: &str) -> Result<u64> {
+        let number = self.0.pointer(&format!("/stream-aggregate/{name}"));
+        number.and_then(serde_json::Value::as_u64).ok_or_else(|| {
+            Error::new(ErrorKind::Compile, OPERATION, "the compiler's statistics lack a number")
+                .with_context("number", name)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_the_compiler_cannot_be_told_is_refused_by_name() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let place = tempfile::tempdir().unwrap();
+        let odd = place.path().join(std::ffi::OsStr::from_bytes(b"inspected\xff"));
+        let error = Folder::new(&odd).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.context("path").is_some_and(|path| path.contains("inspected")), "{error}");
+        Folder::new(&place.path().join("with spaces, commas and \u{e4}")).unwrap();
     }
 }

@@ -10,7 +10,6 @@ use mlxcel_models::{Decoder, Operation, WeightId, WeightRef};
 use serde::Serialize;
 
 use super::Statistics;
-use super::flow::Flow;
 
 /// How many dispatches a printed summary lists.
 const LISTED: usize = 12;
@@ -72,23 +71,21 @@ impl Summary {
         decoder: &Decoder,
         signature: &Signature,
         layouts: &Layouts,
-        flow: Flow,
+        mut largest: Vec<Dispatch>,
         statistics: &Statistics,
     ) -> Result<Self> {
-        let mut largest = flow.dispatches;
         largest.sort_by_key(|dispatch| std::cmp::Reverse(dispatch.calls * dispatch.bytes_read));
-        let execution = &statistics.execution;
         let sum = |of: fn(&Dispatch) -> u64| largest.iter().map(|one| one.calls * of(one)).sum();
         Ok(Self {
             program: shape.to_string(),
             target: target.to_string(),
             weight_layout: layouts.to_string(),
-            dispatches: execution.dispatch_count,
-            kernels: statistics.executable.executable_count,
-            copies: execution.copy_count,
-            fills: execution.fill_count,
-            submissions: execution.submission_count,
-            transient_bytes: execution.transient_memory_size,
+            dispatches: statistics.count("execution/dispatch-count")?,
+            kernels: statistics.count("executable/executable-count")?,
+            copies: statistics.count("execution/copy-count")?,
+            fills: statistics.count("execution/fill-count")?,
+            submissions: statistics.count("execution/submission-count")?,
+            transient_bytes: statistics.count("execution/transient-memory-size")?,
             weight_bytes: weight_bytes(decoder, shape),
             kv_bytes: signature.states.iter().map(|state| state.ty.bytes() as u64).sum(),
             bytes_read: sum(|one| one.bytes_read),
@@ -154,13 +151,9 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "  {:>12} {:>6} {:>12} {:>12}  dispatch", "read in all", "calls", "read", "written")?;
         for one in self.largest.iter().take(LISTED) {
-            let columns =
-                [bytes(one.calls * one.bytes_read), bytes(one.bytes_read), bytes(one.bytes_written)];
-            writeln!(
-                f,
-                "  {:>12} {:>6} {:>12} {:>12}  {}",
-                columns[0], one.calls, columns[1], columns[2], one.name
-            )?;
+            let [all, read, written] =
+                [one.calls * one.bytes_read, one.bytes_read, one.bytes_written].map(bytes);
+            writeln!(f, "  {all:>12} {:>6} {read:>12} {written:>12}  {}", one.calls, one.name)?;
         }
         if let Some(more) = self.largest.len().checked_sub(LISTED).filter(|&more| more > 0) {
             writeln!(f, "  and {more} more")?;
@@ -171,17 +164,14 @@ impl fmt::Display for Summary {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use mlxcel_graph::Outputs;
-    use mlxcel_models::Checkpoint;
 
     use super::*;
+    use crate::testing::checkpoint;
 
     #[test]
     fn a_step_reads_at_most_the_experts_that_its_tokens_can_choose() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/olmoe");
-        let decoder = Checkpoint::open(folder).unwrap().decoder().unwrap();
+        let decoder = checkpoint("olmoe").decoder().unwrap();
         let of = |tokens| {
             let shape = ProgramShape { rows: vec![tokens], length: 256, outputs: Outputs::Last };
             weight_bytes(&decoder, &shape)

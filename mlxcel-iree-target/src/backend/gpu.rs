@@ -2,11 +2,11 @@
 
 mod detect;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType::{self, BF16, F16, F32};
 
-use super::{CompileBackend, mismatch};
-use crate::target::{CompileTarget, DeviceDescription, HOST};
+use super::{CompileBackend, expect_driver, mismatch};
+use crate::target::{CompileTarget, DeviceDescription, HOST, unresolved};
 
 /// A backend for accelerators, as data.
 #[derive(Debug)]
@@ -90,12 +90,6 @@ pub(super) const METAL: Gpu = Gpu {
 };
 
 impl Gpu {
-    fn refused(&self, message: &'static str, target: &CompileTarget, known: &str) -> Error {
-        Error::new(ErrorKind::InvalidInput, "resolve a compile target", message)
-            .with_context("target", target)
-            .with_context("known", known)
-    }
-
     fn is_feature(&self, feature: &str) -> bool {
         let known = self.features.map_or(&[][..], |(_, known)| known);
         known.iter().any(|known| match feature.strip_prefix(known) {
@@ -123,7 +117,9 @@ impl CompileBackend for Gpu {
         if let Some((feature, _)) = target.features().find(|(feature, _)| !self.is_feature(feature)) {
             let known = self.features.map_or("none".to_owned(), |(_, known)| known.join(", "));
             let message = "the compiler's code for these devices does not depend on this feature";
-            return Err(self.refused(message, target, &known).with_context("feature", feature));
+            return Err(unresolved(message, target)
+                .with_context("known", known)
+                .with_context("feature", feature));
         }
         if target.architecture() == HOST {
             return target
@@ -132,7 +128,7 @@ impl CompileBackend for Gpu {
         }
         if !self.architectures.contains(&target.architecture()) {
             let message = "the compiler does not know this architecture";
-            let error = self.refused(message, target, &self.architectures.join(", "));
+            let error = unresolved(message, target).with_context("known", self.architectures.join(", "));
             return Err(match (self.serves)(target.architecture()) {
                 Some(known) => error.with_context("runs on it", format!("{}:{known}", self.name)),
                 None => error,
@@ -162,14 +158,7 @@ impl CompileBackend for Gpu {
     }
 
     fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
-        if !self.drivers.contains(&device.driver.as_str()) {
-            return Err(mismatch(
-                "devices of this driver do not run programs for this target",
-                target,
-                device,
-            )
-            .with_context("drivers that do", self.drivers.join(", ")));
-        }
+        expect_driver(self.drivers, target, device)?;
         match &device.architecture {
             Some(architecture) if !(self.runs_on)(target.architecture(), architecture) => {
                 Err(mismatch("the program is compiled for another device", target, device))

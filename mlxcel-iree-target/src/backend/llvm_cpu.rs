@@ -3,7 +3,7 @@
 use mlxcel_core::Result;
 use mlxcel_stablehlo::ElementType;
 
-use super::CompileBackend;
+use super::{CompileBackend, expect_driver, mismatch};
 use crate::target::cpu::{Code, FAMILIES, GENERIC};
 use crate::target::{CompileTarget, DeviceDescription, HOST, Processor};
 
@@ -69,16 +69,10 @@ impl CompileBackend for LlvmCpu {
     }
 
     fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
+        expect_driver(self.drivers(), target, device)?;
         match &device.processor {
-            Some(processor) if self.drivers().contains(&device.driver.as_str()) => {
-                processor.expect(target, &Code::of(target)?)
-            }
-            _ => Err(super::mismatch(
-                "devices of this driver do not run programs for processors",
-                target,
-                device,
-            )
-            .with_context("drivers that do", self.drivers().join(", "))),
+            Some(processor) => processor.expect(target, &Code::of(target)?),
+            None => Err(mismatch("the device's processor is not known", target, device)),
         }
     }
 }

@@ -93,12 +93,17 @@ pub trait CompileBackend: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Unsupported`], with the target, the device, and the mismatch.
     fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
-        if self.drivers().contains(&device.driver.as_str()) {
-            return Ok(());
-        }
-        Err(mismatch("devices of this driver do not run programs for this target", target, device)
-            .with_context("drivers that do", self.drivers().join(", ")))
+        expect_driver(self.drivers(), target, device)
     }
+}
+
+/// Refuses a device of another driver than these.
+fn expect_driver(drivers: &[&str], target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
+    if drivers.contains(&device.driver.as_str()) {
+        return Ok(());
+    }
+    Err(mismatch("devices of this driver do not run programs for this target", target, device)
+        .with_context("drivers that do", drivers.join(", ")))
 }
 
 /// The error of a program on a device that it does not support.

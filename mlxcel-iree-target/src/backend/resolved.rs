@@ -46,13 +46,7 @@ impl ResolvedTarget {
     /// # Errors
     /// The errors of a target of a CPU backend that names no processor.
     pub fn hardware(&self) -> Result<Hardware> {
-        let hardware = self.target.hardware()?;
-        Ok(match (hardware, self.schedule) {
-            (Hardware::Processor(Some(instructions)), Some(schedule)) => {
-                Hardware::Processor(Some(instructions.scheduled(schedule)))
-            }
-            (hardware, _) => hardware,
-        })
+        self.target.hardware(self.schedule)
     }
 
     /// The schedule of kernels that was [set](Self::with_schedule).

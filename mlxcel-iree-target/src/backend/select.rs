@@ -62,32 +62,29 @@ impl TargetChoice {
                 false => backends.resolve(target),
             }
         };
-        if let Some(target) = explicit {
-            return resolve(target);
-        }
-        let backend = self.backend.as_deref();
-        let Some(target) = &self.target else {
-            let detected = match backend {
-                Some(backend) if !is_of_device(backend) => backends.detect(backend),
-                _ => backends.of_device(device),
+        let requested = || {
+            let backend = self.backend.as_deref();
+            let Some(target) = &self.target else {
+                return match backend {
+                    Some(backend) if !is_of_device(backend) => backends.detect(backend),
+                    _ => backends.of_device(device),
+                };
             };
-            return detected.map_err(|error| self.with_origin(error));
+            let named: CompileTarget = match target.contains(':') {
+                true => target.parse()?,
+                false => format!("{}:{target}", backend.unwrap_or(default)).parse()?,
+            };
+            if backend.is_some_and(|backend| !backend.eq_ignore_ascii_case(named.backend())) {
+                let message =
+                    "MLXCEL_COMPILE_TARGET is not a target of the backend that MLXCEL_COMPILE_BACKEND names";
+                return Err(Error::new(ErrorKind::InvalidInput, "choose a compile target", message));
+            }
+            resolve(&named)
         };
-        let named: CompileTarget = match target.contains(':') {
-            true => target.parse(),
-            false => format!("{}:{target}", backend.unwrap_or(default)).parse(),
+        match explicit {
+            Some(target) => resolve(target),
+            None => requested().map_err(|error| self.with_origin(error)),
         }
-        .map_err(|error| self.with_origin(error))?;
-        if backend.is_some_and(|backend| !backend.eq_ignore_ascii_case(named.backend())) {
-            let message =
-                "MLXCEL_COMPILE_TARGET is not a target of the backend that MLXCEL_COMPILE_BACKEND names";
-            return Err(self.with_origin(Error::new(
-                ErrorKind::InvalidInput,
-                "choose a compile target",
-                message,
-            )));
-        }
-        resolve(&named).map_err(|error| self.with_origin(error))
     }
 
     /// Adds the variables that led to an error.

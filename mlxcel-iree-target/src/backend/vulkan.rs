@@ -11,12 +11,13 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_core::{Error, Result};
 use mlxcel_stablehlo::ElementType;
 
-use super::{CompileBackend, mismatch};
+use super::{CompileBackend, expect_driver, mismatch};
 use crate::target::{
     CompileTarget, DeviceDescription, HOST, MIN_WORKGROUP_THREADS, VulkanCapability, VulkanProperties,
+    unresolved,
 };
 
 const NAME: &str = "vulkan-spirv";
@@ -81,33 +82,25 @@ struct Products {
     threads: u32,
 }
 
+/// What most of them rely on.
+const USUAL: Products = Products { names: &[], subgroup_sizes: &[32], lacking: &[], threads: 1024 };
+
 /// As the compiler prints them; tests of `mlxcel-iree-compile` compare.
 const PRODUCTS: &[Products] = &[
-    Products {
-        names: &["ampere", "ada", "turing", "a100", "rtx3090", "rtx4090", "sm_80", "sm_89"],
-        subgroup_sizes: &[32],
-        lacking: &[],
-        threads: 1024,
-    },
-    Products {
-        names: &["pascal", "volta"],
-        subgroup_sizes: &[32],
-        lacking: &[VulkanCapability::DotProduct],
-        threads: 1024,
-    },
+    Products { names: &["ampere", "ada", "turing", "a100", "rtx3090", "rtx4090", "sm_80", "sm_89"], ..USUAL },
+    Products { names: &["pascal", "volta"], lacking: &[VulkanCapability::DotProduct], ..USUAL },
     Products {
         names: &["rdna2", "rdna3", "rdna4", "gfx1100", "rx7900xtx", "strix-halo"],
         subgroup_sizes: &[32, 64],
-        lacking: &[],
-        threads: 1024,
+        ..USUAL
     },
     Products {
         names: &["rdna1"],
         subgroup_sizes: &[32, 64],
         lacking: &[VulkanCapability::DotProduct],
-        threads: 1024,
+        ..USUAL
     },
-    Products { names: &["gfx942", "cdna3", "mi300x"], subgroup_sizes: &[64], lacking: &[], threads: 1024 },
+    Products { names: &["gfx942", "cdna3", "mi300x"], subgroup_sizes: &[64], ..USUAL },
     Products {
         names: &[
             "valhall", "valhall1", "valhall2", "valhall3", "valhall4", "mali-g57", "mali-g77", "mali-g78",
@@ -117,13 +110,8 @@ const PRODUCTS: &[Products] = &[
         lacking: &[VulkanCapability::Float64, VulkanCapability::Int64],
         threads: 512,
     },
-    Products {
-        names: &["arm5gen", "mali-g720", "mali-g725", "mali-g1"],
-        subgroup_sizes: &[16],
-        lacking: &[],
-        threads: 1024,
-    },
-    Products { names: &["llvmpipe"], subgroup_sizes: &[8], lacking: &[], threads: 1024 },
+    Products { names: &["arm5gen", "mali-g720", "mali-g725", "mali-g1"], subgroup_sizes: &[16], ..USUAL },
+    Products { names: &["llvmpipe"], subgroup_sizes: &[8], ..USUAL },
 ];
 
 /// Architectures that the compiler knows and describes without single loads of 8 or 16 bits.
@@ -132,10 +120,6 @@ const MISCOMPILED: [&str; 3] = ["vp_android_baseline_2022", "videocore_vii", "ad
 /// The backend.
 #[derive(Debug)]
 pub(super) struct Vulkan;
-
-fn refused(message: &'static str, target: &CompileTarget) -> Error {
-    Error::new(ErrorKind::InvalidInput, "resolve a compile target", message).with_context("target", target)
-}
 
 /// The number in the feature `name` of a target.
 fn number(feature: &str, name: &str) -> Option<u32> {
@@ -156,12 +140,12 @@ impl Requirements {
                                compiles reads of bfloat16, float16 and bytes for it to wrong ones; use the target of the device";
                 return Error::unsupported("resolve a compile target", message).with_context("target", target);
             }
-            refused("the compiler does not know this architecture", target)
+            unresolved("the compiler does not know this architecture", target)
                 .with_context("known", architectures().collect::<Vec<_>>().join(", "))
         })?;
         if let Some((feature, _)) = target.features().next() {
             let message = "the compiler's description of this architecture has no features";
-            return Err(refused(message, target)
+            return Err(unresolved(message, target)
                 .with_context("feature", feature)
                 .with_context("known", "none"));
         }
@@ -189,7 +173,7 @@ impl Requirements {
             match (capability, number(feature, SUBGROUP), number(feature, THREADS)) {
                 _ if !enabled => {
                     let message = "a capability that a target does not list is not used already";
-                    return Err(refused(message, target).with_context("feature", feature));
+                    return Err(unresolved(message, target).with_context("feature", feature));
                 }
                 _ if requirements.maker.is_none() && maker.is_some() => requirements.maker = maker,
                 (Some(capability), ..) => drop(requirements.capabilities.insert(capability)),
@@ -207,14 +191,14 @@ impl Requirements {
                         known.join(", "),
                         makers.join(", ")
                     );
-                    return Err(refused("Vulkan devices have no such property", target)
+                    return Err(unresolved("Vulkan devices have no such property", target)
                         .with_context("feature", feature)
                         .with_context("known", known));
                 }
             }
         }
         if requirements.subgroup_sizes.len() > 1 {
-            return Err(refused("code is compiled for one subgroup size", target));
+            return Err(unresolved("code is compiled for one subgroup size", target));
         }
         let missing: Vec<&str> = REQUIRED
             .iter()
@@ -384,10 +368,7 @@ impl CompileBackend for Vulkan {
     }
 
     fn check_device(&self, target: &CompileTarget, device: &DeviceDescription) -> Result<()> {
-        if device.driver != DRIVER {
-            let message = "devices of this driver do not run programs for this target";
-            return Err(mismatch(message, target, device).with_context("drivers that do", DRIVER));
-        }
+        expect_driver(self.drivers(), target, device)?;
         let missing = match &device.vulkan {
             Some(properties) => Requirements::of(target)?.missing_in(properties),
             None => vec!["the device's properties".to_owned()],

@@ -24,13 +24,7 @@ pub struct AdapterRoom {
 impl AdapterRoom {
     /// Room within `limits`, in these residents, and nothing included.
     pub fn new(limits: AdapterLimits, residents: &[ResidentArgument]) -> Self {
-        let tensor = |resident: &ResidentArgument| Tensor {
-            name: resident.name.clone(),
-            element_type: resident.ty.element.mlir().to_owned(),
-            shape: resident.ty.shape.clone(),
-            takes_over: None,
-        };
-        let residents = residents.iter().map(tensor).collect();
+        let residents = residents.iter().map(|resident| Tensor::new(&resident.name, &resident.ty)).collect();
         Self { slots: limits.slots, rank: limits.rank, residents, included: Vec::new() }
     }
 

@@ -14,12 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 
 /// The architecture of this machine's accelerator for devices of `driver`; of several, that of the least
-/// capable NVIDIA device or the first AMD device. None if it cannot be detected.
-pub(super) fn accelerator_of(driver: &str) -> Option<String> {
+/// capable NVIDIA device or the first AMD device; of Metal the platform. None if it cannot be detected.
+pub(crate) fn accelerator_of(driver: &str) -> Option<String> {
     match driver {
         "cuda" => oldest_of(&compute_capabilities()?).map(|capability| format!("sm_{capability}")),
-        "hip" => amd_chip(),
-        "metal" => apple_platform().map(str::to_owned),
+        "hip" => chip_under(Path::new(NODES)),
+        "metal" => {
+            let system = Some(std::env::consts::OS).filter(|system| matches!(*system, "macos" | "ios"));
+            system.map(str::to_owned)
+        }
         _ => None,
     }
 }
@@ -37,11 +40,6 @@ pub(crate) fn oldest_of(capabilities: &str) -> Option<u32> {
     let devices: Vec<u32> =
         capabilities.lines().map(|line| line.trim().replace('.', "").parse().ok()).collect::<Option<_>>()?;
     devices.into_iter().min()
-}
-
-/// The chip of this machine's first AMD device.
-pub(crate) fn amd_chip() -> Option<String> {
-    chip_under(Path::new(NODES))
 }
 
 /// The chip of the first node that has one, by the properties in the kernel's folder `nodes`.
@@ -62,11 +60,6 @@ fn chip_under(nodes: &Path) -> Option<String> {
         .collect();
     nodes.sort();
     nodes.into_iter().next().map(|(_, chip)| chip)
-}
-
-/// The Apple platform of this program.
-pub(crate) fn apple_platform() -> Option<&'static str> {
-    Some(std::env::consts::OS).filter(|system| matches!(*system, "macos" | "ios"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use mlxcel_core::{Error, ErrorKind, Result};
 
-use super::CompileTarget;
+use super::{CompileTarget, unresolved};
 
 /// An instruction set and its processors.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Family {
     pub features: &'static [&'static str],
     /// Names of processors with the same features; the name of one with fewer; their additional features.
     cpus: &'static [(&'static str, &'static str, &'static str)],
-    /// Features that imply others.
+    /// Names of features, and a feature that each of them implies.
     includes: &'static [(&'static str, &'static str)],
 }
 
@@ -40,6 +40,11 @@ impl Family {
     /// The names of its processors.
     pub fn cpus(&self) -> impl Iterator<Item = &'static str> {
         self.cpus.iter().flat_map(|(names, ..)| names.split(' '))
+    }
+
+    /// Each feature that implies another one, with that.
+    fn implications(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.includes.iter().flat_map(|&(names, implied)| names.split(' ').map(move |name| (name, implied)))
     }
 
     /// The features of the processor of that name.
@@ -86,10 +91,14 @@ impl Code {
         let (found, cpu) = match found {
             Some((_, GENERIC)) if family.is_none() => {
                 let known = FAMILIES.map(|family| format!("{}/{GENERIC}", family.name)).join(", ");
-                return Err(unknown("name the instruction set of this processor", target, known));
+                return Err(unresolved("name the instruction set of this processor", target)
+                    .with_context("known", known));
             }
             Some(found) => found,
-            None => return Err(unknown("the compiler does not know this processor", target, known(family))),
+            None => {
+                return Err(unresolved("the compiler does not know this processor", target)
+                    .with_context("known", known(family)));
+            }
         };
         let features = found.features_of(cpu).unwrap_or_default();
         target.features().try_fold(Self { family: found, cpu, features }, Self::with)
@@ -110,16 +119,13 @@ impl Code {
         };
         let mut pending = vec![feature];
         while let Some(feature) = pending.pop() {
+            let implications = family.implications();
             if enabled {
                 self.features.insert(feature);
-                pending.extend(
-                    family.includes.iter().filter(|(more, _)| *more == feature).map(|(_, less)| less),
-                );
+                pending.extend(implications.filter(|(name, _)| *name == feature).map(|(_, implied)| implied));
             } else {
                 self.features.remove(feature);
-                pending.extend(
-                    family.includes.iter().filter(|(_, less)| *less == feature).map(|(more, _)| more),
-                );
+                pending.extend(implications.filter(|(_, implied)| *implied == feature).map(|(name, _)| name));
             }
         }
         Ok(self)
@@ -143,12 +149,6 @@ impl Code {
 
 const OPERATION: &str = "resolve a compile target";
 
-fn unknown(message: &'static str, target: &CompileTarget, known: String) -> Error {
-    Error::new(ErrorKind::InvalidInput, OPERATION, message)
-        .with_context("target", target)
-        .with_context("known", known)
-}
-
 /// The processors of one family or of all.
 fn known(family: Option<&str>) -> String {
     let families = FAMILIES.iter().filter(|known| family.is_none_or(|family| family == known.name));
@@ -163,39 +163,19 @@ fn known(family: Option<&str>) -> String {
 static X86_64: Family = Family {
     name: "x86_64",
     includes: &[
-        ("ssse3", "sse3"),
-        ("sse4a", "sse3"),
+        ("ssse3 sse4a", "sse3"),
         ("sse4.1", "ssse3"),
         ("sse4.2", "sse4.1"),
         ("avx", "sse4.2"),
-        ("avx2", "avx"),
-        ("f16c", "avx"),
-        ("fma", "avx"),
+        ("avx2 f16c fma vpclmulqdq", "avx"),
         ("vaes", "aes"),
-        ("vaes", "avx2"),
-        ("vpclmulqdq", "avx"),
         ("vpclmulqdq", "pclmul"),
-        ("avxifma", "avx2"),
-        ("avxneconvert", "avx2"),
-        ("avxvnni", "avx2"),
-        ("avxvnniint16", "avx2"),
-        ("avxvnniint8", "avx2"),
-        ("avx512f", "avx2"),
+        ("vaes avxifma avxneconvert avxvnni avxvnniint16 avxvnniint8 avx512f", "avx2"),
         ("avx512f", "f16c"),
         ("avx512f", "fma"),
-        ("avx512bf16", "avx512bw"),
-        ("avx512bitalg", "avx512bw"),
-        ("avx512bw", "avx512f"),
-        ("avx512cd", "avx512f"),
-        ("avx512dq", "avx512f"),
-        ("avx512fp16", "avx512bw"),
-        ("avx512ifma", "avx512f"),
-        ("avx512vbmi", "avx512bw"),
-        ("avx512vbmi2", "avx512bw"),
-        ("avx512vl", "avx512f"),
-        ("avx512vnni", "avx512f"),
-        ("avx512vp2intersect", "avx512f"),
-        ("avx512vpopcntdq", "avx512f"),
+        ("avx512bw avx512cd avx512dq avx512ifma avx512vl", "avx512f"),
+        ("avx512vnni avx512vp2intersect avx512vpopcntdq", "avx512f"),
+        ("avx512bf16 avx512bitalg avx512fp16 avx512vbmi avx512vbmi2", "avx512bw"),
     ],
     triple: "x86_64-unknown-unknown-eabi-elf",
     features: &[
@@ -263,23 +243,12 @@ static X86_64: Family = Family {
 static AARCH64: Family = Family {
     name: "aarch64",
     includes: &[
-        ("aes", "neon"),
-        ("sha2", "neon"),
+        ("aes sha2 rdm complxnum jsconv dotprod fullfp16 bf16 i8mm", "neon"),
         ("sha3", "sha2"),
-        ("rdm", "neon"),
-        ("complxnum", "neon"),
-        ("jsconv", "neon"),
-        ("dotprod", "neon"),
-        ("fullfp16", "neon"),
-        ("fp16fml", "fullfp16"),
-        ("sve", "fullfp16"),
-        ("sve2", "sve"),
+        ("fp16fml sve", "fullfp16"),
+        ("sve2 f32mm f64mm", "sve"),
         ("sve2-bitperm", "sve2"),
-        ("f32mm", "sve"),
-        ("f64mm", "sve"),
         ("rcpc-immo", "rcpc"),
-        ("bf16", "neon"),
-        ("i8mm", "neon"),
     ],
     triple: "aarch64-unknown-unknown-eabi-elf",
     features: &[

@@ -8,16 +8,17 @@ use super::cpu::Code;
 use super::processor::BACKEND as CPU;
 
 impl CompileTarget {
-    /// The hardware that programs for this target are generated for.
+    /// The hardware that programs for this target are generated for, with `schedule`, else with that of the
+    /// processor's model.
     ///
     /// # Errors
     /// The errors of a target of a CPU backend that names no processor.
-    pub fn hardware(&self) -> Result<Hardware> {
+    pub(crate) fn hardware(&self, schedule: Option<Schedule>) -> Result<Hardware> {
         Ok(match self.backend() {
             CPU => {
                 let code = Code::of(self)?;
                 let instructions = Instructions::of(&code.features);
-                let schedule = Schedule::of(code.cpu);
+                let schedule = schedule.or_else(|| Schedule::of(code.cpu));
                 Hardware::Processor(instructions.map(|instructions| match schedule {
                     Some(schedule) => instructions.scheduled(schedule),
                     None => instructions,

@@ -148,6 +148,11 @@ impl FromStr for CompileTarget {
     }
 }
 
+/// The error of a target that its backend does not resolve.
+pub(crate) fn unresolved(message: &'static str, target: &CompileTarget) -> Error {
+    Error::new(ErrorKind::InvalidInput, "resolve a compile target", message).with_context("target", target)
+}
+
 fn sign(enabled: bool) -> char {
     if enabled { '+' } else { '-' }
 }

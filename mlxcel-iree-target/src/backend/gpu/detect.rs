@@ -3,7 +3,7 @@
 use mlxcel_core::{Error, Result};
 
 use super::{CUDA, ROCM};
-use crate::target::accelerator::{amd_chip, apple_platform, compute_capabilities, oldest_of};
+use crate::target::accelerator::{accelerator_of, compute_capabilities, oldest_of};
 
 fn none(message: &'static str, example: &'static str) -> Error {
     Error::unsupported("detect the compile target of this machine", message)
@@ -48,7 +48,8 @@ pub(super) fn cuda_runs_on(code: &str, device: &str) -> bool {
 
 /// The chip of this machine's first AMD device.
 pub(super) fn rocm() -> Result<String> {
-    let chip = amd_chip().ok_or_else(|| none("the kernel's AMD driver lists no device", "rocm:gfx942"))?;
+    let chip = accelerator_of("hip")
+        .ok_or_else(|| none("the kernel's AMD driver lists no device", "rocm:gfx942"))?;
     if ROCM.architectures.contains(&chip.as_str()) {
         return Ok(chip);
     }
@@ -80,8 +81,7 @@ fn chip_of(name: &str) -> &str {
 
 /// The Apple platform of this program.
 pub(super) fn metal() -> Result<String> {
-    let platform = apple_platform().map(str::to_owned);
-    platform.ok_or_else(|| none("Metal exists only on Apple's systems", "metal-spirv:macos"))
+    accelerator_of("metal").ok_or_else(|| none("Metal exists only on Apple's systems", "metal-spirv:macos"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Targets of Vulkan devices.
 
+use mlxcel_core::ErrorKind;
+
 use super::*;
 use crate::CompileBackends;
 
