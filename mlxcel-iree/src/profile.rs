@@ -118,21 +118,15 @@ impl ProgramProfile {
 
     fn add(&mut self, event: &DispatchEvent, time: Duration) {
         let same = |one: &DispatchProfile| *one.name == *event.name && one.workgroups == event.workgroups;
-        let index = self.dispatches.iter().position(same).unwrap_or_else(|| {
-            self.dispatches.push(DispatchProfile {
-                name: event.name.to_string(),
-                workgroups: event.workgroups,
-                calls: 0,
-                time: Duration::ZERO,
-                busy: Duration::ZERO,
-            });
-            self.dispatches.len() - 1
-        });
-        if let Some(dispatch) = self.dispatches.get_mut(index) {
+        let busy = nanoseconds(event.busy);
+        if let Some(dispatch) = self.dispatches.iter_mut().find(|one| same(one)) {
             dispatch.calls += 1;
             dispatch.time += time;
-            dispatch.busy += nanoseconds(event.busy);
+            dispatch.busy += busy;
+            return;
         }
+        let (name, workgroups) = (event.name.to_string(), event.workgroups);
+        self.dispatches.push(DispatchProfile { name, workgroups, calls: 1, time, busy });
     }
 }
 

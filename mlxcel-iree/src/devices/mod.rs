@@ -29,6 +29,9 @@ use crate::ffi::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 pub(crate) use name::DeviceName;
 use report::VulkanReport;
 
+/// The types of weights and caches that programs read, narrowest first.
+const ELEMENT_TYPES: [&str; 4] = ["i8", "bf16", "f16", "f32"];
+
 /// What a device is. Kinds are ordered by what a driver's name alone prefers, the least first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -100,23 +103,10 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    fn of_processor(driver: Driver) -> Self {
+    /// A device of which nothing else is known.
+    fn named(device: String) -> Self {
         Self {
-            device: driver.to_string(),
-            name: Processor::detect().to_string(),
-            kind: DeviceKind::Cpu,
-            memory_bytes: None,
-            element_types: vec!["i8", "bf16", "f16", "f32"],
-            subgroup_sizes: None,
-            target: CompileBackends::builtin().detect("llvm-cpu").ok().map(|target| target.to_string()),
-            is_default: true,
-            unusable: None,
-        }
-    }
-
-    fn without_devices(driver: Driver, error: Error) -> Self {
-        Self {
-            device: driver.to_string(),
+            device,
             name: String::new(),
             kind: DeviceKind::Other,
             memory_bytes: None,
@@ -124,21 +114,31 @@ impl DeviceInfo {
             subgroup_sizes: None,
             target: None,
             is_default: false,
-            unusable: Some(error),
+            unusable: None,
         }
+    }
+
+    fn of_processor(driver: Driver) -> Self {
+        Self {
+            name: Processor::detect().to_string(),
+            kind: DeviceKind::Cpu,
+            element_types: ELEMENT_TYPES.to_vec(),
+            target: CompileBackends::builtin().detect("llvm-cpu").ok().map(|target| target.to_string()),
+            is_default: true,
+            ..Self::named(driver.to_string())
+        }
+    }
+
+    fn without_devices(driver: Driver, error: Error) -> Self {
+        Self { unusable: Some(error), ..Self::named(driver.to_string()) }
     }
 
     fn of_listed(driver: Driver, listed: &ListedDevice) -> Self {
         let mut info = Self {
-            device: format!("{driver}:{}", listed.path),
             name: listed.name.clone(),
             kind: if driver == Driver::Cuda { DeviceKind::Discrete } else { DeviceKind::Other },
-            memory_bytes: None,
-            element_types: vec!["i8", "bf16", "f16", "f32"],
-            subgroup_sizes: None,
-            target: None,
-            is_default: false,
-            unusable: None,
+            element_types: ELEMENT_TYPES.to_vec(),
+            ..Self::named(format!("{driver}:{}", listed.path))
         };
         if driver == Driver::Vulkan {
             let report = VulkanReport::parse(&listed.report);
@@ -192,10 +192,12 @@ fn of_driver(driver: Driver) -> Vec<DeviceInfo> {
     if driver.is_local() {
         return vec![DeviceInfo::of_processor(driver)];
     }
-    let listed = Accelerators::of(driver).and_then(|accelerators| accelerators.list());
+    let listed = Accelerators::of(driver).and_then(|accelerators| match accelerators.list()? {
+        listed if listed.is_empty() => Err(no_device(driver)),
+        listed => Ok(listed),
+    });
     let listed = match listed {
-        Ok(listed) if !listed.is_empty() => listed,
-        Ok(_) => return vec![DeviceInfo::without_devices(driver, no_device(driver))],
+        Ok(listed) => listed,
         Err(error) => return vec![DeviceInfo::without_devices(driver, error)],
     };
     let mut infos: Vec<_> = listed.iter().map(|listed| DeviceInfo::of_listed(driver, listed)).collect();
@@ -323,14 +325,10 @@ fn describe_vulkan(listed: &ListedDevice, property: impl Fn(&str, &str) -> Optio
 }
 
 fn element_types(capabilities: &[VulkanCapability]) -> Vec<&'static str> {
-    let has = |capability| capabilities.contains(&capability);
-    let mut types = Vec::new();
-    if has(VulkanCapability::Storage8) {
-        types.push("i8");
-    }
-    if has(VulkanCapability::Storage16) {
-        types.extend(["bf16", "f16"]);
-    }
-    types.push("f32");
-    types
+    let is_read = |name: &&str| match *name {
+        "i8" => capabilities.contains(&VulkanCapability::Storage8),
+        "f32" => true,
+        _ => capabilities.contains(&VulkanCapability::Storage16),
+    };
+    ELEMENT_TYPES.into_iter().filter(is_read).collect()
 }

@@ -6,14 +6,14 @@ mod kinds;
 mod latent;
 mod texts;
 
-use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
-use super::{as_f32, evaluated, lesser, lower, lowered, module_of};
+use super::packed::{Random, floats};
+use super::{arguments, as_f32, evaluated, lesser, lower, lowered, module_of};
 use crate::testing::compiled;
 
 use ElementType::{BF16, F16, F32, I8, I32};
@@ -59,6 +59,11 @@ impl Default for Case {
             sinks: None,
         }
     }
+}
+
+/// A row with so many tokens from `position` on.
+fn row(tokens: usize, position: usize) -> Case {
+    Case { rows: vec![tokens], positions: vec![position], ..Case::default() }
 }
 
 impl Case {
@@ -120,24 +125,14 @@ impl Case {
     fn operands(&self, beyond: f32) -> Vec<Tensor> {
         let mut random = Random(7);
         let tokens: usize = self.rows.iter().sum();
-        let floats = |shape: &[usize], random: &mut Random| {
-            let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.next()).collect();
-            Tensor::from_slice(shape.to_vec(), &values).unwrap()
-        };
-        let mut tensors = vec![
-            floats(&[tokens, self.heads, self.width], &mut random),
-            floats(&[tokens, self.groups, self.width], &mut random),
-            floats(&[tokens, self.groups, self.width], &mut random),
-        ];
+        let mut tensors: Vec<_> = [self.heads, self.groups, self.groups]
+            .map(|heads| random.floats(&[tokens, heads, self.width], F32, 1.0))
+            .into();
         if self.pairs > 0 {
-            tensors.extend([(); 2].map(|()| floats(&[tokens, self.pairs], &mut random)));
+            tensors.extend([(); 2].map(|()| random.floats(&[tokens, self.pairs], F32, 1.0)));
         }
-        let positions: Vec<i32> = self.positions.iter().map(|&position| position as i32).collect();
-        tensors.push(Tensor::from_slice(vec![positions.len()], &positions).unwrap());
-        if let Some(element) = self.sinks {
-            let values: Vec<f32> = (0..self.heads).map(|_| 3.0 * random.next()).collect();
-            tensors.push(tensor(&[self.heads], element, &values));
-        }
+        tensors.push(integers(&self.positions));
+        tensors.extend(self.sinks.map(|element| random.floats(&[self.heads], element, 3.0)));
         for (&position, &row) in self.positions.iter().zip(&self.rows) {
             tensors.push(self.cache_of(position, row, beyond, &mut random));
         }
@@ -162,53 +157,46 @@ impl Case {
     fn cache_of(&self, position: usize, tokens: usize, beyond: f32, random: &mut Random) -> Tensor {
         let ty = self.cache_type();
         let rows = LAYERS * 2 * self.groups * self.length;
-        let mut floats = Vec::with_capacity(rows * self.width);
+        let mut values = Vec::with_capacity(rows * self.width);
         for row in 0..rows {
             let at = row % self.length;
             for _ in 0..self.width {
                 let value = random.next();
                 let end = if beyond.is_nan() { position } else { position + tokens };
-                floats.push(if self.holds(at, (position, tokens), end) { value } else { beyond });
+                values.push(if self.holds(at, (position, tokens), end) { value } else { beyond });
             }
         }
         let shape = ty.shape.clone();
         match self.cache {
             I8 => {
                 let mut bytes = Vec::new();
-                for row in floats.chunks(self.width) {
+                for row in values.chunks(self.width) {
                     bytes.extend(row.iter().map(|value| (value * 127.0) as i8));
                     let scale = if row[0].is_nan() { f32::NAN } else { 1.0 / 100.0 };
                     bytes.extend(scale.to_le_bytes().map(|byte| byte as i8));
                 }
                 Tensor::from_slice(shape, &bytes).unwrap()
             }
-            element => tensor(&shape, element, &floats),
+            element => floats(element, &shape, &values),
         }
     }
 }
 
-/// A tensor of floats.
-fn tensor(shape: &[usize], element: ElementType, values: &[f32]) -> Tensor {
-    let (shape, values) = (shape.to_vec(), values.iter().copied());
-    match element {
-        BF16 => Tensor::from_slice(shape, &values.map(bf16::from_f32).collect::<Vec<_>>()),
-        F16 => Tensor::from_slice(shape, &values.map(f16::from_f32).collect::<Vec<_>>()),
-        _ => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
+impl Random {
+    /// Floats of up to this size.
+    fn floats(&mut self, shape: &[usize], element: ElementType, size: f32) -> Tensor {
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| size * self.next()).collect();
+        floats(element, shape, &values)
     }
-    .unwrap()
+}
+
+fn integers(numbers: &[usize]) -> Tensor {
+    let numbers: Vec<i32> = numbers.iter().map(|&number| number as i32).collect();
+    Tensor::from_slice(vec![numbers.len()], &numbers).unwrap()
 }
 
 fn module(cases: &[Case]) -> Module {
     module_of("attention", cases, Case::build)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        ((self.0 >> 40) as i32 % 1000 - 500) as f32 / 500.0
-    }
 }
 
 /// What the kernels for `target`, which runs here, give; caches in place.
@@ -281,7 +269,7 @@ impl Case {
 
 #[test]
 fn one_token_attends_to_earlier_positions() {
-    let case = |position| Case { positions: vec![position], length: 320, ..Case::default() };
+    let case = |position| Case { length: 320, ..row(1, position) };
     check(&[0, 1, 31, 32, 63, 200].map(case), &crate::testing::host());
 }
 
@@ -290,12 +278,7 @@ fn prompt_chunks_attend_causally() {
     let several = [(2, 0), (5, 3), (7, 30), (13, 100), (128, 0), (128, 77)];
     let few = (3..=16).map(|tokens| (tokens, 2 * tokens + 1));
     let cases: Vec<_> = (several.into_iter().chain(few))
-        .map(|(tokens, position)| Case {
-            rows: vec![tokens],
-            positions: vec![position],
-            length: 256,
-            ..Case::default()
-        })
+        .map(|(tokens, position)| Case { length: 256, ..row(tokens, position) })
         .collect();
     check(&cases, &crate::testing::host());
 }
@@ -305,14 +288,7 @@ fn every_cache_type_and_result_type_has_kernels() {
     let types = [(F32, BF16), (BF16, BF16), (BF16, F32), (F16, F16), (I8, F32), (I8, BF16)];
     let cases: Vec<_> = (types.into_iter())
         .flat_map(|types| [1, 20].map(|tokens| (types, tokens)))
-        .map(|((cache, out), tokens)| Case {
-            rows: vec![tokens],
-            positions: vec![37],
-            cache,
-            out,
-            length: 96,
-            ..Case::default()
-        })
+        .map(|((cache, out), tokens)| Case { cache, out, length: 96, ..row(tokens, 37) })
         .collect();
     check(&cases, &crate::testing::host());
 }
@@ -332,13 +308,11 @@ fn every_head_size_and_gqa_group_has_kernels() {
     let cases: Vec<_> = (sizes.into_iter())
         .flat_map(|sizes| [1, 9].map(|tokens| (sizes, tokens)))
         .map(|((heads, groups, width, pairs), tokens)| Case {
-            rows: vec![tokens],
-            positions: vec![40],
             heads,
             groups,
             width,
             pairs,
-            ..Case::default()
+            ..row(tokens, 40)
         })
         .collect();
     check(&cases, &crate::testing::host());
@@ -347,13 +321,7 @@ fn every_head_size_and_gqa_group_has_kernels() {
 #[test]
 fn a_window_masks_earlier_positions() {
     let cases = [(1, 100, 7), (1, 3, 7), (1, 150, 64), (24, 90, 7), (24, 0, 5), (24, 60, 33)].map(
-        |(tokens, position, window)| Case {
-            rows: vec![tokens],
-            positions: vec![position],
-            window: Some(window),
-            length: 192,
-            ..Case::default()
-        },
+        |(tokens, position, window)| Case { window: Some(window), length: 192, ..row(tokens, position) },
     );
     check(&cases, &crate::testing::host());
 }
@@ -378,7 +346,7 @@ fn rows_of_a_pass_use_their_own_caches() {
 
 #[test]
 fn long_caches_are_read_in_parts() {
-    let case = |position| Case { positions: vec![position], length: 8192, cache: BF16, ..Case::default() };
+    let case = |position| Case { length: 8192, cache: BF16, ..row(1, position) };
     let mut cases = [0, 500, 511, 512, 513, 6000, 8190].map(case).to_vec();
     cases.push(Case { window: Some(5000), ..case(7000) });
     check(&cases, &crate::testing::host());
@@ -386,13 +354,13 @@ fn long_caches_are_read_in_parts() {
 
 #[test]
 fn tokens_do_not_depend_on_hidden_values_that_overflow_the_cache() {
-    let case = Case { rows: vec![5], positions: vec![3], cache: F16, pairs: 0, ..Case::default() };
+    let case = Case { cache: F16, pairs: 0, ..row(5, 3) };
     let module = module(std::slice::from_ref(&case));
     let mut operands = case.operands(0.0);
     let mut last = as_f32(operands[2].ty(), operands[2].bytes());
     let hidden = last.len() - case.groups * case.width;
     last[hidden..].fill(1e6);
-    operands[2] = tensor(&operands[2].ty().shape, F32, &last);
+    operands[2] = floats(F32, &operands[2].ty().shape, &last);
     let decomposed: Vec<_> =
         evaluated(&module, &operands).iter().map(|result| result.bytes().to_vec()).collect();
     let kernel = on_device(&module, &crate::testing::host(), &operands);
@@ -405,7 +373,7 @@ fn tokens_do_not_depend_on_hidden_values_that_overflow_the_cache() {
 
 #[test]
 fn a_row_that_does_not_fit_is_written_at_the_end() {
-    let case = Case { rows: vec![4], positions: vec![62], length: 64, ..Case::default() };
+    let case = row(4, 62);
     let module = module(std::slice::from_ref(&case));
     let operands = case.operands(0.0);
     let wanted = evaluated(&module, &operands);
@@ -418,14 +386,7 @@ fn a_row_that_does_not_fit_is_written_at_the_end() {
 fn narrower_vectors_give_the_same_result() {
     let Some(lesser) = lesser() else { return };
     let mut cases = [(1, BF16), (24, F16), (1, I8), (7, F32)]
-        .map(|(tokens, cache)| Case {
-            rows: vec![tokens],
-            positions: vec![40],
-            width: 64,
-            pairs: 32,
-            cache,
-            ..Case::default()
-        })
+        .map(|(tokens, cache)| Case { width: 64, pairs: 32, cache, ..row(tokens, 40) })
         .to_vec();
     cases.push(Case {
         rows: vec![7, 1],
@@ -443,7 +404,7 @@ fn arm_has_kernels_too() {
     let case = Case { rows: vec![5, 1], positions: vec![3, 9], cache: BF16, ..Case::default() };
     let wide = Case { window: Some(7), soft_cap: Some(5.0), sinks: Some(BF16), pairs: 0, ..case.clone() };
     let target = crate::testing::resolved("llvm-cpu:apple-m1");
-    compiled(&lowered(&module(&[case, wide]), &target, Precision::Native), &target);
+    compiled(&lowered(&module(&[case, wide]), &target, Precision::Native).text, &target);
 }
 
 #[test]

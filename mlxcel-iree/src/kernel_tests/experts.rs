@@ -1,6 +1,5 @@
 //! The kernels of experts on the device, against sums in double precision.
 
-use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_expert_linear};
@@ -11,7 +10,7 @@ use mlxcel_stablehlo::{Attribute, ElementType, Module, TensorType};
 
 use super::linear::rounding;
 use super::packed::{Random, example, floats};
-use super::{computed, evaluated, floats_of, lesser, lower, lowered, run};
+use super::{arguments, as_f32, computed, evaluated, floats_of, lesser, lower, lowered, run};
 use crate::testing::{compiled, host, resolved};
 
 /// The experts of each layer's blocks, out of four: one twice, one not at all, empty blocks, and one beyond
@@ -90,10 +89,7 @@ fn program(layers: &[Layer]) -> Case {
                     given.extend(weight.parts);
                 }
             }
-            let mut values = Vec::new();
-            for (part, tensor) in given[first..].iter().enumerate() {
-                values.push(b.argument(format!("l{i}.{part}"), tensor.ty().clone())?);
-            }
+            let values = arguments(b, &format!("l{i}"), given[first..].iter().map(Tensor::ty))?;
             let bias = biased.then_some(values[1]);
             results.push(match stored {
                 Dense(_) => layers::expert_linear(b, values[0], values[2], experts, bias, F32)?,
@@ -112,12 +108,7 @@ fn program(layers: &[Layer]) -> Case {
 
 /// The elements of a tensor of floats.
 fn numbers(tensor: &Tensor) -> Vec<f64> {
-    let halves = || tensor.bytes().as_chunks::<2>().0.iter();
-    match tensor.ty().element {
-        BF16 => halves().map(|&half| bf16::from_le_bytes(half).to_f64()).collect(),
-        F16 => halves().map(|&half| f16::from_le_bytes(half).to_f64()).collect(),
-        _ => tensor.as_slice::<f32>().unwrap().iter().map(|&value| f64::from(value)).collect(),
-    }
+    as_f32(tensor.ty(), tensor.bytes()).into_iter().map(f64::from).collect()
 }
 
 /// What each layer is in double precision, an element and the root of the sum of its terms' squares.
@@ -248,7 +239,7 @@ mod nightly {
         let Case { module, .. } = program(&[LAYERS[0], LAYERS[5], LAYERS[10], LAYERS[11]]);
         for target in ["llvm-cpu:alderlake", "llvm-cpu:apple-m1"] {
             let target = resolved(target);
-            assert!(!compiled(&lowered(&module, &target, Precision::Native), &target).is_empty());
+            assert!(!compiled(&lowered(&module, &target, Precision::Native).text, &target).is_empty());
         }
     }
 }

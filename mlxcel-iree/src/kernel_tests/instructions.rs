@@ -3,13 +3,14 @@
 
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
-use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
+use mlxcel_graph::packed::{PackedWeight, packed_linear};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::ElementType::{BF16, F32};
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use super::lower;
+use super::packed::part_types;
+use super::{arguments, lower};
 use crate::testing::{compiler, resolved};
 use mlxcel_iree_compile::compiler::CompileOptions;
 
@@ -100,12 +101,7 @@ fn packed_layers(packings: &[&str]) -> Module {
             for rows in ROWS {
                 let name = format!("{text}.{rows}");
                 let x = b.argument(format!("{name}.x"), TensorType::new(F32, [rows, inputs]))?;
-                let mut parts = Vec::new();
-                for part in operand_parts(&packing) {
-                    let shape = [outputs, packing.width(part, inputs)];
-                    let ty = TensorType::new(part_element(&packing, part), shape);
-                    parts.push(b.argument(format!("{name}.{part:?}"), ty)?);
-                }
+                let parts = arguments(b, &name, &part_types(&packing, outputs, inputs))?;
                 results.push(packed_linear(b, x, &PackedWeight { packing, parts }, None, F32)?);
             }
         }

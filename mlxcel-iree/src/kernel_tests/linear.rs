@@ -1,7 +1,6 @@
 //! The kernels on the device, against what they replace: sums in double precision, and the evaluator's
 //! copies.
 
-use half::{bf16, f16};
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
 use mlxcel_iree_target::ResolvedTarget;
@@ -9,7 +8,8 @@ use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32, I32};
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use super::{as_f32, computed, evaluated, lesser, rounding_to, schedules_of};
+use super::packed::floats;
+use super::{arguments, as_f32, computed, evaluated, lesser, rounding_to, schedules_of};
 use crate::testing::host;
 
 /// A linear layer: rows, outputs, inputs, and the element types of operand, weight and result.
@@ -81,15 +81,14 @@ pub(super) fn values(ty: &TensorType, seed: u64) -> Tensor {
             (state >> 39) as f32 / (1 << 24) as f32 - 1.0
         })
         .collect();
-    let shape = ty.shape.clone();
-    let tensor = match ty.element {
-        BF16 => Tensor::from_slice(shape, &values.iter().map(|&v| bf16::from_f32(v)).collect::<Vec<_>>()),
-        F16 => Tensor::from_slice(shape, &values.iter().map(|&v| f16::from_f32(v)).collect::<Vec<_>>()),
+    match ty.element {
         // Ids, some of which are beyond any table.
-        I32 => Tensor::from_slice(shape, &values.iter().map(|&v| (v * 800.0) as i32).collect::<Vec<_>>()),
-        _ => Tensor::from_slice(shape, &values),
-    };
-    tensor.unwrap()
+        I32 => {
+            let ids: Vec<_> = values.iter().map(|&value| (value * 800.0) as i32).collect();
+            Tensor::from_slice(ty.shape.clone(), &ids).unwrap()
+        }
+        element => floats(element, &ty.shape, &values),
+    }
 }
 
 /// By how much a sum of `terms` float32 products may be off whose squares add up to the square of `size`:
@@ -127,17 +126,15 @@ fn check_linear_layers(target: &ResolvedTarget, layers: &[Layer]) {
         let mut results = Vec::new();
         for (i, &layer) in layers.iter().enumerate() {
             let (rows, outputs, inputs, x, weight, out) = layer;
-            let x = TensorType::new(x, [rows, inputs]);
-            let w = TensorType::new(weight, [outputs, inputs]);
-            let bias = TensorType::new(weight, [outputs]);
-            let arguments = [
-                b.argument(format!("x{i}"), x.clone())?,
-                b.argument(format!("w{i}"), w.clone())?,
-                b.argument(format!("b{i}"), bias.clone())?,
+            let own = [
+                TensorType::new(x, [rows, inputs]),
+                TensorType::new(weight, [outputs, inputs]),
+                TensorType::new(weight, [outputs]),
             ];
-            types.extend([x, w, bias]);
-            let bias = biased(i).then_some(arguments[2]);
-            results.push(layers::linear(b, arguments[0], arguments[1], bias, out)?);
+            let operands = arguments(b, &format!("x{i}"), &own)?;
+            types.extend(own);
+            let bias = biased(i).then_some(operands[2]);
+            results.push(layers::linear(b, operands[0], operands[1], bias, out)?);
         }
         Ok(results)
     })
@@ -173,17 +170,15 @@ fn embedding_lookups_read_packed_panels_and_remainder_rows() {
         let mut results = Vec::new();
         for (i, lookup) in LOOKUPS.into_iter().enumerate() {
             let (tokens, rows, width, element) = lookup;
-            let (table, ids) = (TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens]));
-            let arguments =
-                [b.argument(format!("w{i}"), table.clone())?, b.argument(format!("ids{i}"), ids.clone())?];
-            types.extend([table, ids]);
-            results.push(layers::embedding(b, arguments[0], arguments[1])?);
+            let own = [TensorType::new(element, [rows, width]), TensorType::new(I32, [tokens])];
+            let operands = arguments(b, &format!("x{i}"), &own)?;
+            types.extend(own);
+            results.push(layers::embedding(b, operands[0], operands[1])?);
         }
         Ok(results)
     })
     .unwrap();
-    let (module, tensors): (_, Vec<_>) =
-        (module, types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect());
+    let tensors: Vec<_> = types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)).collect();
     let wanted: Vec<_> =
         evaluated(&module, &tensors).iter().map(|wanted| as_f32(wanted.ty(), wanted.bytes())).collect();
     assert_eq!(computed(&module, &tensors, &host(), Precision::Exact), wanted);

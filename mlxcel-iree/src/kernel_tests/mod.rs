@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
-use mlxcel_iree_kernels::Layouts;
+use mlxcel_iree_kernels::{Layouts, Lowered};
 use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
@@ -38,6 +38,16 @@ fn module_of<C>(
         Ok(results)
     })
     .unwrap()
+}
+
+/// Arguments of these types, named by `prefix` and their number.
+fn arguments<'f, 't>(
+    b: &mut Builder<'f>,
+    prefix: &str,
+    types: impl IntoIterator<Item = &'t TensorType>,
+) -> mlxcel_stablehlo::Result<Vec<Value<'f>>> {
+    let types = types.into_iter().enumerate();
+    types.map(|(number, ty)| b.argument(format!("{prefix}.{number}"), ty.clone())).collect()
 }
 
 /// What the evaluator gives.
@@ -68,15 +78,11 @@ fn schedules_of(target: &ResolvedTarget) -> [ResolvedTarget; 2] {
         .map(|schedule| target.clone().with_schedule(schedule.parse().unwrap()))
 }
 
-/// The text of a program, all of whose composites have kernels.
-fn lowered(module: &Module, target: &ResolvedTarget, precision: Precision) -> String {
-    let text = lower(module, target, precision).unwrap();
-    assert!(
-        !text.contains("stablehlo.composite"),
-        "every layer has a kernel:
-{text}"
-    );
-    text
+/// A lowered program, all of whose composites have kernels.
+fn lowered(module: &Module, target: &ResolvedTarget, precision: Precision) -> Lowered {
+    let lowered = mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), precision).unwrap();
+    assert!(!lowered.text.contains("stablehlo.composite"), "every layer has a kernel:\n{}", lowered.text);
+    lowered
 }
 
 /// What the kernels for `target`, which this machine must run, return.
@@ -86,9 +92,8 @@ fn on_device(
     target: &ResolvedTarget,
     precision: Precision,
 ) -> Vec<Returned> {
-    let layouts =
-        mlxcel_iree_kernels::lower(module, target.hardware().unwrap(), Precision::Exact).unwrap().layouts;
-    run(module, &compiled(&lowered(module, target, precision), target), tensors, &layouts)
+    let lowered = lowered(module, target, precision);
+    run(module, &compiled(&lowered.text, target), tensors, &lowered.layouts)
 }
 
 /// What a compiled program returns, whose weights lie as `layouts` say.

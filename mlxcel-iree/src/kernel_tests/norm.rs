@@ -7,7 +7,7 @@ use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::linear::values;
-use super::{as_f32, computed, rounding_to};
+use super::{arguments, as_f32, computed, rounding_to};
 use crate::testing::host;
 
 /// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side
@@ -34,10 +34,9 @@ fn norms_scale_rows_by_the_root_of_their_mean_square() {
     let module = Module::of_function("kernels", "main", |b| {
         let mut results = Vec::new();
         for (i, (rows, width, element)) in NORMS.into_iter().enumerate() {
-            let (x, gains) = (TensorType::new(element, [rows, width]), TensorType::new(F32, [width]));
-            let operands =
-                [b.argument(format!("x{i}"), x.clone())?, b.argument(format!("w{i}"), gains.clone())?];
-            types.extend([x, gains]);
+            let own = [TensorType::new(element, [rows, width]), TensorType::new(F32, [width])];
+            let operands = arguments(b, &format!("x{i}"), &own)?;
+            types.extend(own);
             results.push(layers::rms_norm(b, operands[0], operands[1], EPSILON)?);
         }
         Ok(results)

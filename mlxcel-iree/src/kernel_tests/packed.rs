@@ -36,6 +36,12 @@ pub(super) fn floats(element: ElementType, shape: &[usize], values: &[f32]) -> T
     tensor.unwrap()
 }
 
+/// The types of the parts of a packed weight.
+pub(super) fn part_types(packing: &Packing, outputs: usize, inputs: usize) -> Vec<TensorType> {
+    let ty = |part| TensorType::new(part_element(packing, part), [outputs, packing.width(part, inputs)]);
+    operand_parts(packing).map(ty).collect()
+}
+
 /// A packed weight.
 pub(super) struct Example {
     pub(super) packing: Packing,

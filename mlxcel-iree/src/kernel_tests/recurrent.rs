@@ -9,7 +9,7 @@ use mlxcel_stablehlo::ElementType::{F32, I32};
 use mlxcel_stablehlo::{Builder, Module, TensorType, Value};
 
 use super::packed::Random;
-use super::{as_f32, evaluated, lesser, lower, lowered, module_of, run};
+use super::{arguments, as_f32, evaluated, lesser, lower, lowered, module_of, run};
 use crate::testing::{compiled, host};
 
 /// One call of a composite.
@@ -83,10 +83,7 @@ impl Case {
         number: usize,
         results: &mut Vec<Value<'f>>,
     ) -> mlxcel_stablehlo::Result<()> {
-        let mut values = Vec::new();
-        for (index, ty) in self.types().into_iter().enumerate() {
-            values.push(b.argument(format!("x{number}.{index}"), ty)?);
-        }
+        let values = arguments(b, &format!("x{number}"), &self.types())?;
         let (operands, rest) = values.split_at(self.shapes().len());
         let (&counts, states) = rest.split_first().unwrap();
         for (row, &state) in states.iter().enumerate() {
@@ -215,7 +212,7 @@ fn recurrences_with_narrower_vectors_give_the_same_result() {
 fn arm_has_kernels_of_recurrences_too() {
     let cases = RULES.map(|rule| Case::new(rule, [2, 4], [32, 32]));
     let target = crate::testing::resolved("llvm-cpu:apple-m1");
-    compiled(&lowered(&module(&cases), &target, Precision::Native), &target);
+    compiled(&lowered(&module(&cases), &target, Precision::Native).text, &target);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mlxcel_stablehlo::{Builder, Module, Result, TensorType, Value};
 
 use super::linear::values;
 use super::packed::{Random, example};
-use super::{computed, lesser, schedules_of};
+use super::{arguments, computed, lesser, schedules_of};
 use crate::testing::host;
 
 /// Rows that a weight streams past, and rows that are computed in blocks.
@@ -52,18 +52,12 @@ fn a_rows_result_does_not_depend_on_the_batch_size() {
     let all = values(&TensorType::new(F32, [most, HIDDEN]), 9);
     let mut tensors = Vec::new();
     let module = Module::of_function("rows", "main", |b| {
-        let mut dense = Vec::new();
         let shapes = [vec![HIDDEN], vec![MIDDLE, HIDDEN], vec![HIDDEN, MIDDLE]];
-        for (i, shape) in shapes.into_iter().enumerate() {
-            let ty = TensorType::new(BF16, shape);
-            dense.push(b.argument(format!("w{i}"), ty.clone())?);
-            tensors.push(values(&ty, i as u64 + 1));
-        }
-        let mut parts = Vec::new();
-        for (i, part) in weight.parts.iter().enumerate() {
-            parts.push(b.argument(format!("p{i}"), part.ty().clone())?);
-            tensors.push(part.clone());
-        }
+        let types = shapes.map(|shape| TensorType::new(BF16, shape));
+        let dense = arguments(b, "w", &types)?;
+        tensors.extend(types.iter().zip(1..).map(|(ty, seed)| values(ty, seed)));
+        let parts = arguments(b, "p", weight.parts.iter().map(Tensor::ty))?;
+        tensors.extend(weight.parts.iter().cloned());
         let packed = PackedWeight { packing: weight.packing, parts };
         let mut results = Vec::new();
         for count in COUNTS {

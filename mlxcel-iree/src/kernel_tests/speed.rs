@@ -6,12 +6,12 @@ mod recurrent;
 use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_graph::layers;
-use mlxcel_graph::packed::{PackedWeight, operand_parts, packed_linear, part_element};
+use mlxcel_graph::packed::{PackedWeight, packed_linear};
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
-use super::lowered;
-use super::packed::Random;
+use super::packed::{Random, part_types};
+use super::{arguments, lowered};
 use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use crate::testing::{compiler, host};
 use mlxcel_iree_compile::compiler::CompileOptions;
@@ -68,12 +68,7 @@ impl Running {
         let packing: Option<Packing> = plain.is_none().then(|| packing.parse().unwrap());
         let parts: Vec<TensorType> = match &packing {
             None => vec![TensorType::new(plain.unwrap(), [outputs, inputs])],
-            Some(packing) => operand_parts(packing)
-                .map(|part| {
-                    let ty = part_element(packing, part);
-                    TensorType::new(ty, [outputs, packing.width(part, inputs)])
-                })
-                .collect(),
+            Some(packing) => part_types(packing, outputs, inputs),
         };
         let weight: usize = parts.iter().map(TensorType::bytes).sum();
         let count = if rows > MANY { 4 } else { BYTES / weight };
@@ -81,10 +76,7 @@ impl Running {
         let mut types = vec![TensorType::new(x, [rows, inputs])];
         types.extend((0..count).flat_map(|_| parts.clone()));
         let module = Module::of_function("speed", "main", |b| {
-            let mut values = Vec::new();
-            for (i, ty) in types.iter().enumerate() {
-                values.push(b.argument(format!("x{i}"), ty.clone())?);
-            }
+            let values = arguments(b, "x", &types)?;
             let (x, weights) = (values[0], values[1..].chunks(parts.len()));
             weights
                 .map(|parts| match packing {
@@ -99,18 +91,13 @@ impl Running {
         .unwrap();
         let function = compiled(&module, device, precision);
         let mut random = Random(5);
-        let arguments = types.into_iter().map(|ty| {
-            // Floats of usual sizes, of whatever type.
-            let float = |place: usize| if place % 2 == 1 { 0x2c } else { 0 };
-            let bytes: Vec<u8> = match ty.element {
-                ElementType::U32 => (0..ty.bytes()).map(|_| random.word() as u8 & 0xef).collect(),
-                ElementType::U8 | ElementType::I8 => vec![0x70; ty.bytes()],
-                _ => (0..ty.bytes()).map(float).collect(),
-            };
-            let buffer = device.upload(&bytes).unwrap();
-            (ty, buffer)
+        // Floats of usual sizes, of whatever type.
+        let float = |place: usize| if place % 2 == 1 { 0x2c } else { 0 };
+        let arguments = uploaded(device, types, |ty| match ty.element {
+            ElementType::U32 => (0..ty.bytes()).map(|_| random.word() as u8 & 0xef).collect(),
+            ElementType::U8 | ElementType::I8 => vec![0x70; ty.bytes()],
+            _ => (0..ty.bytes()).map(float).collect(),
         });
-        let arguments: Vec<_> = arguments.collect();
         let bytes = arguments[1..].iter().map(|(ty, _)| ty.bytes()).sum();
         Self { function, arguments, bytes, products: count * rows * outputs * inputs, seconds: Vec::new() }
     }
@@ -124,6 +111,29 @@ impl Running {
         self.function.invoke(&Constants::default(), &arguments).unwrap();
         self.seconds.push(spent() - start);
     }
+
+    /// The rates at which weights or caches were read and numbers multiplied, in the best run and in the
+    /// median one.
+    fn rates(&mut self) -> [String; 2] {
+        self.seconds.sort_by(f64::total_cmp);
+        [self.seconds[0], self.seconds[self.seconds.len() / 2]].map(|seconds| {
+            let [read, products] = [self.bytes, self.products].map(|count| count as f64 / seconds / 1e9);
+            format!("{read:6.1} GB/s {products:7.1} GMAC/s")
+        })
+    }
+}
+
+/// Arguments of these types on the device.
+fn uploaded(
+    device: &Device,
+    types: impl IntoIterator<Item = TensorType>,
+    mut bytes: impl FnMut(&TensorType) -> Vec<u8>,
+) -> Vec<(TensorType, Buffer)> {
+    let upload = |ty: TensorType| {
+        let buffer = device.upload(&bytes(&ty)).unwrap();
+        (ty, buffer)
+    };
+    types.into_iter().map(upload).collect()
 }
 
 /// The seconds that the threads of this process have run for.
@@ -137,7 +147,7 @@ fn spent() -> f64 {
 }
 
 fn compiled(module: &Module, device: &Device, precision: Precision) -> Function {
-    let text = lowered(module, &host(), precision);
+    let text = lowered(module, &host(), precision).text;
     let mut options = CompileOptions::new(host());
     // A folder for the code of each kernel.
     if let Ok(path) = std::env::var("KEEP") {
@@ -171,15 +181,8 @@ fn kernels_of_packed_weights_beside_one_another() {
         }
         println!("{shape:?}, {precision:?}");
         for (packing, running) in packings.iter().zip(&mut running) {
-            running.seconds.sort_by(f64::total_cmp);
-            let (best, median) = (running.seconds[0], running.seconds[ROUNDS / 2]);
-            println!(
-                "{packing:28} best {:6.1} GB/s {:7.1} GMAC/s, median {:6.1} GB/s {:7.1} GMAC/s",
-                running.bytes as f64 / best / 1e9,
-                running.products as f64 / best / 1e9,
-                running.bytes as f64 / median / 1e9,
-                running.products as f64 / median / 1e9,
-            );
+            let [best, median] = running.rates();
+            println!("{packing:28} best {best}, median {median}");
         }
     }
 }
@@ -193,26 +196,20 @@ fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Ru
     let length = (position + tokens).next_multiple_of(128);
     let all = vec![tokens; rows];
     let count: usize = rows * tokens;
-    let types = |call: usize| {
-        let floats = |shape: &[usize]| TensorType::new(ElementType::F32, shape.to_vec());
-        let mut types = vec![
-            floats(&[count, heads, width]),
-            floats(&[count, groups, width]),
-            floats(&[count, groups, width]),
-            floats(&[count, pairs]),
-            floats(&[count, pairs]),
-            TensorType::new(ElementType::I32, [rows]),
-        ];
-        types.extend(vec![TensorType::new(ElementType::BF16, [1, 2, groups, length, width]); rows]);
-        types.into_iter().enumerate().map(move |(i, ty)| (format!("x{call}.{i}"), ty))
-    };
+    let floats = |shape: &[usize]| TensorType::new(ElementType::F32, shape.to_vec());
+    let mut types = vec![
+        floats(&[count, heads, width]),
+        floats(&[count, groups, width]),
+        floats(&[count, groups, width]),
+        floats(&[count, pairs]),
+        floats(&[count, pairs]),
+        TensorType::new(ElementType::I32, [rows]),
+    ];
+    types.extend(vec![TensorType::new(ElementType::BF16, [1, 2, groups, length, width]); rows]);
     let module = Module::of_function("speed", "main", |b| {
         let mut results = Vec::new();
         for call in 0..CALLS {
-            let mut values = Vec::new();
-            for (name, ty) in types(call) {
-                values.push(b.argument(name, ty)?);
-            }
+            let values = arguments(b, &format!("x{call}"), &types)?;
             let [query, key, value, cos, sin, positions, ref caches @ ..] = values[..] else {
                 unreachable!()
             };
@@ -240,18 +237,14 @@ fn attention(device: &Device, rows: usize, tokens: usize, position: usize) -> Ru
     })
     .unwrap();
     let function = compiled(&module, device, Precision::Native);
-    let arguments = (0..CALLS).flat_map(types).map(|(_, ty)| {
-        let bytes = match ty.element {
-            ElementType::I32 => (position as i32).to_le_bytes().repeat(ty.elements()),
-            _ => vec![0x3d; ty.bytes()],
-        };
-        let buffer = device.upload(&bytes).unwrap();
-        (ty, buffer)
+    let arguments = uploaded(device, vec![types; CALLS].concat(), |ty| match ty.element {
+        ElementType::I32 => (position as i32).to_le_bytes().repeat(ty.elements()),
+        _ => vec![0x3d; ty.bytes()],
     });
     let seen = rows * (position + 1) * groups * width;
     Running {
         function,
-        arguments: arguments.collect(),
+        arguments,
         bytes: CALLS * seen * 2 * 2,
         products: CALLS * tokens * seen * 2 * heads / groups,
         seconds: Vec::new(),
@@ -267,12 +260,7 @@ fn attention_beside_the_bytes_of_its_caches() {
         for _ in 0..ROUNDS {
             running.run();
         }
-        running.seconds.sort_by(f64::total_cmp);
-        let median = running.seconds[ROUNDS / 2];
-        println!(
-            "{rows} rows of {tokens} tokens at {position}: {:6.1} GB/s {:7.1} GMAC/s of a thread",
-            running.bytes as f64 / median / 1e9,
-            running.products as f64 / median / 1e9,
-        );
+        let [_, median] = running.rates();
+        println!("{rows} rows of {tokens} tokens at {position}: {median} of a thread");
     }
 }

@@ -18,17 +18,19 @@ pub struct Profile {
     pub lost: u64,
 }
 
-/// The kind of rows in a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Phase {
-    /// A chunk of a prompt.
-    Prefill,
-    /// One token of each sequence.
-    Decode,
-    /// A chunk of a prompt, and tokens of other sequences.
-    Mixed,
+mlxcel_core::named! {
+    /// The kind of rows in a pass.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    #[non_exhaustive]
+    pub enum Phase {
+        /// A chunk of a prompt.
+        Prefill = "prefill",
+        /// One token of each sequence.
+        Decode = "decode",
+        /// A chunk of a prompt, and tokens of other sequences.
+        Mixed = "mixed",
+    }
 }
 
 impl Phase {
@@ -38,16 +40,6 @@ impl Phase {
             (true, true) => Self::Mixed,
             (false, _) => Self::Decode,
         }
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-            Self::Mixed => "mixed",
-        })
     }
 }
 
@@ -143,47 +135,34 @@ impl fmt::Display for ProgramProfile {
             "{:>7} {:>9} {:>6} {:>9} {:>5} {:>6}  kernel",
             "share", "ms", "calls", "us/call", "busy", "groups"
         )?;
-        let mut line =
-            |time: Duration, calls: Option<u64>, busy: Option<Duration>, groups: Option<u64>, name: &str| {
-                let share = percent(time, self.wall);
-                let text = |value: Option<String>| value.unwrap_or_default();
-                let each =
-                    calls.map(|calls| format!("{:.1}", 1e6 * time.as_secs_f64() / calls.max(1) as f64));
-                let calls = calls.map(|calls| format!("{:.0}", calls as f64 / passes));
-                let busy = busy.map(|busy| format!("{:.0}%", percent(busy, time * threads)));
-                let groups = groups.map(|groups| groups.to_string());
-                writeln!(
-                    f,
-                    "{share:>6.1}% {:>9.4} {:>6} {:>9} {:>5} {:>6}  {name}",
-                    milliseconds(time),
-                    text(calls),
-                    text(each),
-                    text(busy),
-                    text(groups),
-                )
-            };
+        let mut line = |time: Duration, counted: Option<(u64, Duration)>, groups: Option<u64>, name: &str| {
+            let counted = counted.map(|(calls, busy)| {
+                [
+                    format!("{:.0}", calls as f64 / passes),
+                    format!("{:.1}", 1e6 * time.as_secs_f64() / calls.max(1) as f64),
+                    format!("{:.0}%", percent(busy, time * threads)),
+                ]
+            });
+            let [calls, each, busy] = counted.unwrap_or_default();
+            let (share, groups) = (percent(time, self.wall), groups.map(|groups| groups.to_string()));
+            writeln!(
+                f,
+                "{share:>6.1}% {:>9.4} {calls:>6} {each:>9} {busy:>5} {:>6}  {name}",
+                milliseconds(time),
+                groups.unwrap_or_default(),
+            )
+        };
         for dispatch in self.dispatches.iter().take(LISTED) {
             let DispatchProfile { name, workgroups, calls, time, busy } = dispatch;
-            line(*time, Some(*calls), Some(*busy), Some(*workgroups), name)?;
+            line(*time, Some((*calls, *busy)), Some(*workgroups), name)?;
         }
         if let Some(others) = self.dispatches.get(LISTED..).filter(|others| !others.is_empty()) {
-            let calls = others.iter().map(|one| one.calls).sum();
             let sum = |of: fn(&DispatchProfile) -> Duration| others.iter().map(of).sum();
-            line(
-                sum(|one| one.time),
-                Some(calls),
-                Some(sum(|one| one.busy)),
-                None,
-                &format!("{} more kernels", others.len()),
-            )?;
+            let counted = (others.iter().map(|one| one.calls).sum(), sum(|one| one.busy));
+            line(sum(|one| one.time), Some(counted), None, &format!("{} more kernels", others.len()))?;
         }
-        line(
-            self.wall.saturating_sub(self.time),
-            None,
-            None,
-            None,
-            "between dispatches, and outside of the device",
-        )
+        let rest = self.wall.saturating_sub(self.time);
+        line(rest, None, None, "between dispatches, and outside of the device")
     }
 }
 

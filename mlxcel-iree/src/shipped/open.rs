@@ -148,33 +148,25 @@ impl Bundle {
         if kv_cache != graph.kv_cache {
             return Err(contradiction(ErrorKind::Unsupported, "KV cache", kv_cache, graph.kv_cache));
         }
+        let mut figures = Vec::new();
+        figures.extend(options.capacity.map(|asked| ("capacity", asked, bundled.capacity)));
+        figures.extend(options.sequences.map(|asked| ("sequences", asked, bundled.sequences)));
         if let Some(asked) = options.adapters {
             let room = graph.adapters.ok_or_else(|| {
                 let message = "the programs of the bundle have no room for adapters; write it with room, by --adapter-slots and \
                                --adapter-rank, or load the checkpoint without it";
                 Error::unsupported(OPERATION, message).with_context("field", "adapters")
             })?;
-            let figures =
-                [("adapter_slots", asked.slots, room.slots), ("adapter_rank", asked.rank, room.rank)];
-            if let Some((field, asked, room)) = figures.into_iter().find(|(_, asked, room)| asked > room) {
-                return Err(contradiction(ErrorKind::InvalidInput, field, asked, room));
-            }
+            figures.extend([
+                ("adapter_slots", asked.slots, room.slots),
+                ("adapter_rank", asked.rank, room.rank),
+            ]);
         }
-        if let Some(capacity) = options.capacity {
-            if capacity > bundled.capacity {
-                return Err(contradiction(ErrorKind::InvalidInput, "capacity", capacity, bundled.capacity));
-            }
-            graph.capacity = Some(capacity);
+        if let Some((field, asked, room)) = figures.into_iter().find(|(_, asked, room)| asked > room) {
+            return Err(contradiction(ErrorKind::InvalidInput, field, asked, room));
         }
+        graph.capacity = options.capacity.or(graph.capacity);
         if let Some(sequences) = options.sequences {
-            if sequences > bundled.sequences {
-                return Err(contradiction(
-                    ErrorKind::InvalidInput,
-                    "sequences",
-                    sequences,
-                    bundled.sequences,
-                ));
-            }
             (graph.sequences, graph.texts) = (sequences, sequences);
         }
         Ok(graph)

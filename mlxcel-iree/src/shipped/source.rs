@@ -57,9 +57,9 @@ impl Source {
                 let read = files::read_bounded(self.open(folder, file)?, file.bytes);
                 Cow::Owned(read.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?)
             }
-            source => Cow::Borrowed(embedded_in(source, &file.path).ok_or_else(|| self.missing(file))?),
+            _ => Cow::Borrowed(self.embedded(file)?),
         };
-        self.check_size(file, Some(content.len() as u64))?;
+        self.check_size(file, content.len() as u64)?;
         self.check_sum(file, Sha256::digest(&content).into())?;
         Ok(content)
     }
@@ -68,18 +68,25 @@ impl Source {
     pub(super) fn map(&self, file: &FileEntry) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>> {
         check_path(&file.path)?;
         let ModelSource::Folder(folder) = &self.0 else {
-            let embedded = embedded_in(&self.0, &file.path).ok_or_else(|| self.missing(file))?;
-            self.check_size(file, Some(embedded.len() as u64))?;
+            let embedded = self.embedded(file)?;
+            self.check_size(file, embedded.len() as u64)?;
             return Ok(Arc::new(embedded));
         };
         let mapped = MappedFile::new(&self.open(folder, file)?);
         Ok(Arc::new(mapped.map_err(|error| Error::io(OPERATION, &folder.join(&file.path), error))?))
     }
 
+    /// The content of a file in the binary.
+    fn embedded(&self, file: &FileEntry) -> Result<&'static [u8]> {
+        let ModelSource::Embedded(files) = &self.0 else { return Err(self.missing(file)) };
+        let found = files.iter().find(|(name, _)| *name == file.path);
+        found.map(|&(_, content)| content).ok_or_else(|| self.missing(file))
+    }
+
     /// Opens a file that has its size.
     fn open(&self, folder: &Path, file: &FileEntry) -> Result<File> {
         let (open, length) = files::open_in(folder, &file.path)?.ok_or_else(|| self.missing(file))?;
-        self.check_size(file, Some(length))?;
+        self.check_size(file, length)?;
         Ok(open)
     }
 
@@ -92,43 +99,29 @@ impl Source {
         self.check_sum(file, sum)
     }
 
-    fn check_size(&self, file: &FileEntry, found: Option<u64>) -> Result<()> {
-        match found {
-            None => Err(self.missing(file)),
-            Some(bytes) if bytes != file.bytes => {
-                Err(Error::new(ErrorKind::Corrupt, OPERATION, "a file of the bundle has changed its size")
-                    .with_context("path", self.locate(&file.path))
-                    .with_context("bytes", bytes)
-                    .with_context("written", file.bytes))
-            }
-            Some(_) => Ok(()),
+    fn check_size(&self, file: &FileEntry, bytes: u64) -> Result<()> {
+        if bytes == file.bytes {
+            return Ok(());
         }
+        Err(self
+            .fail(ErrorKind::Corrupt, "a file of the bundle has changed its size", file)
+            .with_context("bytes", bytes)
+            .with_context("written", file.bytes))
     }
 
     fn check_sum(&self, file: &FileEntry, sum: [u8; 32]) -> Result<()> {
         if hex(&sum).eq_ignore_ascii_case(&file.sha256) {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            OPERATION,
-            "a file of the bundle is corrupt: its checksum is wrong",
-        )
-        .with_context("path", self.locate(&file.path)))
+        Err(self.fail(ErrorKind::Corrupt, "a file of the bundle is corrupt: its checksum is wrong", file))
     }
 
     fn missing(&self, file: &FileEntry) -> Error {
-        Error::new(ErrorKind::NotFound, OPERATION, "a file of the bundle is missing")
-            .with_context("path", self.locate(&file.path))
+        self.fail(ErrorKind::NotFound, "a file of the bundle is missing", file)
     }
-}
 
-fn embedded_in(source: &ModelSource, path: &str) -> Option<&'static [u8]> {
-    match source {
-        ModelSource::Embedded(files) => {
-            files.iter().find(|(name, _)| *name == path).map(|&(_, content)| content)
-        }
-        _ => None,
+    fn fail(&self, kind: ErrorKind, message: &'static str, file: &FileEntry) -> Error {
+        Error::new(kind, OPERATION, message).with_context("path", self.locate(&file.path))
     }
 }
 

@@ -1,17 +1,15 @@
 //! Devices and programs for them: listed, found by name, compiled for their properties, and refused.
 
 use mlxcel_core::{Backend, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Precision, SessionOptions};
-use mlxcel_iree::devices::{self, DeviceKind};
+use mlxcel_iree::devices::DeviceKind;
 use mlxcel_iree::{IreeBackend, bundle};
 
 use crate::exact::run;
-use crate::{LLAMA_GREEDY, LLAMA_PROMPT, engine, llama, options};
+use crate::{LLAMA_GREEDY, LLAMA_PROMPT, engine, llama, options, own_device};
 
 #[test]
 fn the_device_is_listed_and_found_by_path_and_number() {
-    let listed = devices::list();
-    let found = listed.iter().find(|info| info.device.starts_with("vulkan:") && info.is_default);
-    let found = found.unwrap_or_else(|| panic!("no Vulkan device: {listed:?}"));
+    let found = own_device();
     eprintln!("{found}");
     assert!(found.unusable.is_none() && found.kind != DeviceKind::Cpu && found.memory_bytes > Some(0));
     assert!(found.target.as_ref().unwrap().starts_with("vulkan-spirv:spirv,"));
@@ -26,9 +24,7 @@ fn the_device_is_listed_and_found_by_path_and_number() {
 #[test]
 fn programs_for_another_subgroup_size_are_refused_before_they_are_compiled() {
     let folder = llama();
-    let properties =
-        devices::list().into_iter().find(|info| info.device.starts_with("vulkan:") && info.is_default);
-    let sizes = properties.unwrap().subgroup_sizes.unwrap();
+    let sizes = own_device().subgroup_sizes.unwrap();
     let others = [("vulkan-spirv:valhall", 16), ("vulkan-spirv:ampere", 32), ("vulkan-spirv:cdna3", 64)];
     for (target, _) in others.into_iter().filter(|(_, size)| sizes != (*size, *size)) {
         let engine = engine().with_compiler("/nowhere").with_compile_target(target.parse().unwrap());

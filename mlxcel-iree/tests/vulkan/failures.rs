@@ -6,10 +6,9 @@ use mlxcel_core::{
     Backend, Control, ErrorKind, GenerateExt, GenerateOptions, InferenceSession, InferenceSessionExt, Model,
     Result, Row, SamplingPlan, SessionOptions, TokenId,
 };
-use mlxcel_iree::devices;
 
 use crate::layer::Layer;
-use crate::{LLAMA_GREEDY, LLAMA_PROMPT, engine, llama, options};
+use crate::{LLAMA_GREEDY, LLAMA_PROMPT, engine, llama, options, own_device};
 
 fn load() -> Result<Arc<dyn Model>> {
     engine().load(&llama().into(), &options())
@@ -135,8 +134,7 @@ fn a_device_that_computes_wrong_numbers_is_refused() {
     let Some(layer) = Layer::of_test("failures::a_device_that_computes_wrong_numbers_is_refused") else {
         return;
     };
-    let own = devices::list().into_iter().find(|info| info.device.starts_with("vulkan:") && info.is_default);
-    let (_, most) = own.unwrap().subgroup_sizes.unwrap();
+    let (_, most) = own_device().subgroup_sizes.unwrap();
     layer.report_subgroups(if most <= 16 { 32 } else { 4 });
     let error = load().map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Device, "{error}");

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use mlxcel_core::{LoadOptions, Precision};
 use mlxcel_iree::IreeBackend;
+use mlxcel_iree::devices::{self, DeviceInfo};
 
 /// A checkpoint whose programs are small.
 const LLAMA: &str = "architectures/llama";
@@ -33,6 +34,13 @@ fn engine() -> IreeBackend {
 
 fn options() -> LoadOptions {
     LoadOptions::default().with_precision(Precision::Exact).with_device("vulkan").with_capacity(160)
+}
+
+/// The device that the driver's name alone means.
+fn own_device() -> DeviceInfo {
+    let mut listed = devices::list().into_iter();
+    let own = listed.find(|info| info.device.starts_with("vulkan:") && info.is_default);
+    own.unwrap_or_else(|| panic!("no Vulkan device: {:?}", devices::list()))
 }
 
 fn llama() -> PathBuf {

@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// Checks rows at positions, in caches of some length, that see a window or a chunk.
+fn check_windows(windows: impl Iterator<Item = (Vec<usize>, Vec<usize>, usize, usize)>, chunked: bool) {
+    let case = |(rows, positions, length, window)| {
+        let window = Some(window);
+        Case { rows, positions, length, window, chunked, cache: BF16, ..Case::default() }
+    };
+    check(&windows.map(case).collect::<Vec<_>>(), &crate::testing::host());
+}
+
 #[test]
 fn a_ring_holds_the_positions_of_a_window() {
     // Before the ring is full, over its end with keys and with tokens, and many times around; the last with
@@ -9,20 +18,7 @@ fn a_ring_holds_the_positions_of_a_window() {
     let single = [3, 63, 64, 80, 4096].map(|position| (vec![1], vec![position], 64, 40));
     let chunks = [0, 30, 60, 96, 1000].map(|position| (vec![24], vec![position], 64, 41));
     let rows = [(vec![16, 1, 1], vec![100, 5, 63], 64, 40), (vec![1], vec![129], 33, 33)];
-    let cases: Vec<_> = single
-        .into_iter()
-        .chain(chunks)
-        .chain(rows)
-        .map(|(rows, positions, length, window)| Case {
-            rows,
-            positions,
-            length,
-            window: Some(window),
-            cache: BF16,
-            ..Case::default()
-        })
-        .collect();
-    check(&cases, &crate::testing::host());
+    check_windows(single.into_iter().chain(chunks).chain(rows), false);
 }
 
 #[test]
@@ -35,21 +31,7 @@ fn chunks_end_what_tokens_see() {
         (vec![16, 1, 1], vec![100, 5, 63], 64, 40),
         (vec![1], vec![129], 33, 33),
     ];
-    let cases: Vec<_> = single
-        .into_iter()
-        .chain(chunks)
-        .chain(rows)
-        .map(|(rows, positions, length, window)| Case {
-            rows,
-            positions,
-            length,
-            window: Some(window),
-            chunked: true,
-            cache: BF16,
-            ..Case::default()
-        })
-        .collect();
-    check(&cases, &crate::testing::host());
+    check_windows(single.into_iter().chain(chunks).chain(rows), true);
 }
 
 #[test]

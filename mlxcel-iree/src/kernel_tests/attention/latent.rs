@@ -25,24 +25,18 @@ impl LatentCase {
     fn operands(&self, beyond: f32) -> Vec<Tensor> {
         let mut random = Random(7);
         let tokens: usize = self.rows.iter().sum();
-        let floats = |shape: &[usize], random: &mut Random| {
-            let values: Vec<f32> = (0..shape.iter().product()).map(|_| random.next()).collect();
-            tensor(shape, F32, &values)
-        };
-        let mut tensors = vec![
-            floats(&[tokens, self.heads, self.width()], &mut random),
-            floats(&[tokens, self.width()], &mut random),
-            floats(&[tokens, self.pairs], &mut random),
-            floats(&[tokens, self.pairs], &mut random),
-        ];
-        let positions: Vec<i32> = self.positions.iter().map(|&position| position as i32).collect();
-        tensors.push(Tensor::from_slice(vec![positions.len()], &positions).unwrap());
+        let (heads, width, pairs) = (self.heads, self.width(), self.pairs);
+        let mut tensors: Vec<_> =
+            [&[tokens, heads, width][..], &[tokens, width], &[tokens, pairs], &[tokens, pairs]]
+                .map(|shape| random.floats(shape, F32, 1.0))
+                .into();
+        tensors.push(integers(&self.positions));
         for &position in &self.positions {
             let mut values = vec![beyond; LAYERS * self.length * self.width()];
             for row in values.chunks_mut(self.length * self.width()) {
                 row[..position * self.width()].fill_with(|| random.next());
             }
-            tensors.push(tensor(&[LAYERS, self.length, self.width()], self.cache, &values));
+            tensors.push(floats(self.cache, &[LAYERS, self.length, self.width()], &values));
         }
         tensors
     }
@@ -76,11 +70,7 @@ impl LatentCase {
         number: usize,
         results: &mut Vec<Value<'f>>,
     ) -> mlxcel_stablehlo::Result<()> {
-        let operands = self.operands(0.0);
-        let mut values = Vec::new();
-        for (i, operand) in operands.iter().enumerate() {
-            values.push(b.argument(format!("x{i}.{number}"), operand.ty().clone())?);
-        }
+        let values = arguments(b, &format!("x{number}"), self.operands(0.0).iter().map(Tensor::ty))?;
         let [query, entry, cos, sin, positions, ref caches @ ..] = values[..] else { unreachable!() };
         for (row, &cache) in caches.iter().enumerate() {
             b.alias(cache, results.len() + 1 + row)?;

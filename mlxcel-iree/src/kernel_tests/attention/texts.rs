@@ -34,10 +34,7 @@ impl TextCase {
         number: usize,
         results: &mut Vec<Value<'f>>,
     ) -> mlxcel_stablehlo::Result<()> {
-        let mut values = Vec::new();
-        for (i, operand) in self.operands().iter().enumerate() {
-            values.push(b.argument(format!("x{i}.{number}"), operand.ty().clone())?);
-        }
+        let values = arguments(b, &format!("x{number}"), self.operands().iter().map(Tensor::ty))?;
         let [query, key, value, firsts, ref sinks @ ..] = values[..] else { unreachable!() };
         let texts = TextRanges::new(b, firsts)?;
         let operands =
@@ -59,16 +56,11 @@ impl TextCase {
 
     fn operands(&self) -> Vec<Tensor> {
         let mut random = Random(7);
-        let mut floats = |shape: &[usize], factor: f32, element| {
-            let values: Vec<f32> = (0..shape.iter().product()).map(|_| factor * random.next()).collect();
-            tensor(shape, element, &values)
-        };
         let mut tensors: Vec<_> = [self.heads, self.groups, self.groups]
-            .map(|heads| floats(&[self.tokens, heads, self.width], 1.0, F32))
+            .map(|heads| random.floats(&[self.tokens, heads, self.width], F32, 1.0))
             .into();
-        let firsts: Vec<i32> = self.firsts().into_iter().map(|first| first as i32).collect();
-        tensors.push(Tensor::from_slice(vec![self.tokens], &firsts).unwrap());
-        tensors.extend(self.sinks.map(|element| floats(&[self.heads], 3.0, element)));
+        tensors.push(integers(&self.firsts()));
+        tensors.extend(self.sinks.map(|element| random.floats(&[self.heads], element, 3.0)));
         tensors
     }
 

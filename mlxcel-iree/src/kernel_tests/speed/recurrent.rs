@@ -7,7 +7,7 @@ use mlxcel_graph::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE};
 use mlxcel_graph::layers::{self, RecurrentRows};
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
-use super::{ROUNDS, Running, compiled};
+use super::{ROUNDS, Running, compiled, uploaded};
 use crate::ffi::{Device, DeviceOptions};
 
 /// A layer with a recurrence, of the sizes of a published model, without its norms, its gate and its MLP.
@@ -118,15 +118,10 @@ impl Layer {
         }
         let main = module.function("main").unwrap();
         let types = main.arguments.iter().map(|argument| main.value_type(argument.value).clone());
-        let arguments = types.map(|ty| {
-            let bytes = match ty.element {
-                ElementType::I32 => (tokens as i32).to_le_bytes().to_vec(),
-                _ => vec![0; ty.bytes()],
-            };
-            let buffer = device.upload(&bytes).unwrap();
-            (ty, buffer)
+        let arguments = uploaded(device, types, |ty| match ty.element {
+            ElementType::I32 => (tokens as i32).to_le_bytes().to_vec(),
+            _ => vec![0; ty.bytes()],
         });
-        let arguments = arguments.collect();
         let function = compiled(&module, device, Precision::Exact);
         Running { function, arguments, bytes: 0, products: 0, seconds: Vec::new() }
     }

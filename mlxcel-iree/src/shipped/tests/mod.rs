@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use mlxcel_core::{
-    Backend, Error, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Precision, Result, SessionOptions,
+    Backend, Error, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Model, Precision, Result,
+    SessionOptions,
 };
 use tempfile::TempDir;
 
@@ -56,25 +57,21 @@ pub(super) fn engine() -> IreeBackend {
 /// A bundle of the fixture for this machine and, as text, for others, written once.
 pub(super) fn written() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
-    BUNDLE.get_or_init(|| {
-        let place = shared().join("bundle");
-        let options = short().with_targets(["llvm-cpu:host", STABLEHLO]);
-        fs::create_dir_all(shared()).unwrap();
-        write(&engine(), &fixture("llama").into(), &place, &options.with_replace(true)).unwrap();
-        place
-    })
+    BUNDLE.get_or_init(|| write_shared(&engine(), "bundle", &["llvm-cpu:host", STABLEHLO]))
+}
+
+fn write_shared(engine: &IreeBackend, name: &str, targets: &[&str]) -> PathBuf {
+    let place = shared().join(name);
+    fs::create_dir_all(shared()).unwrap();
+    let options = short().with_targets(targets.iter().copied()).with_replace(true);
+    write(engine, &fixture("llama").into(), &place, &options).unwrap();
+    place
 }
 
 /// A bundle of the fixture as text alone, which takes no compiler: as good as any to be refused.
 pub(super) fn text() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
-    BUNDLE.get_or_init(|| {
-        let place = shared().join("text");
-        fs::create_dir_all(shared()).unwrap();
-        let options = short().with_targets([STABLEHLO]).with_replace(true);
-        write(&without_compiler(), &fixture("llama").into(), &place, &options).unwrap();
-        place
-    })
+    BUNDLE.get_or_init(|| write_shared(&without_compiler(), "text", &[STABLEHLO]))
 }
 
 /// A copy of a bundle for a test to spoil.
@@ -128,7 +125,11 @@ const PROMPT: [u32; 5] = [12, 176, 62, 160, 111];
 pub(super) const ANSWER: [u32; 6] = [223, 54, 213, 72, 1, 99];
 
 pub(super) fn generate(engine: &IreeBackend, folder: &Path) -> Result<Vec<u32>> {
-    let model = engine.clone().with_trusted_bundle(folder).load(&folder.into(), &load_options())?;
+    answer(&*engine.clone().with_trusted_bundle(folder).load(&folder.into(), &load_options())?)
+}
+
+/// What a model says after [`PROMPT`].
+pub(super) fn answer(model: &dyn Model) -> Result<Vec<u32>> {
     let mut session = model.open_session(&SessionOptions::default())?;
     Ok(session.generate_greedy(&PROMPT, &GenerateOptions::new(6))?.tokens)
 }

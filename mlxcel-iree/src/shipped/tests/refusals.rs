@@ -113,13 +113,8 @@ fn full_verification_finds_changes_that_sampling_misses() {
 
 #[test]
 fn a_bundle_without_programs_is_rejected_as_stablehlo_only() {
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("bundle");
-    let manifest =
-        write(&without_compiler(), &fixture("llama").into(), &folder, &short().with_targets([STABLEHLO]))
-            .unwrap();
-    assert_eq!(manifest.compiler, None);
-    assert_refused(&folder, Unsupported, &["for other compilers", "stablehlo", "local-task"]);
+    assert_eq!(Bundle::open(text()).unwrap().manifest().compiler, None);
+    assert_refused(text(), Unsupported, &["for other compilers", "stablehlo", "local-task"]);
 }
 
 #[test]
