@@ -1,6 +1,5 @@
 //! The packing of each module: recipes, exemptions of families, and overrides.
 
-use std::fmt;
 use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, Result};
@@ -9,37 +8,26 @@ use mlxcel_models::read::{Mode, Scheme};
 
 use super::OPERATION;
 
-/// Affine bit widths that differ by module, as mlx-lm's `--quant-predicate`.
-///
-/// The head, and the value and down projections of the first and last eighth of the layers and of every third
-/// layer between, use the wider width. mlx-lm modelled these choices on llama.cpp's `Q4_K_M`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Recipe {
-    /// `mixed_2_6`: 2 bits and 6.
-    Mixed2And6,
-    /// `mixed_3_4`: 3 bits and 4.
-    Mixed3And4,
-    /// `mixed_3_6`: 3 bits and 6.
-    Mixed3And6,
-    /// `mixed_4_6`: 4 bits and 6.
-    Mixed4And6,
+mlxcel_core::named! {
+    /// Affine bit widths that differ by module, as mlx-lm's `--quant-predicate`, with its names.
+    ///
+    /// The head, and the value and down projections of the first and last eighth of the layers and of every
+    /// third layer between, use the wider width. mlx-lm modelled these choices on llama.cpp's `Q4_K_M`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Recipe {
+        /// 2 bits and 6.
+        Mixed2And6 = "mixed_2_6",
+        /// 3 bits and 4.
+        Mixed3And4 = "mixed_3_4",
+        /// 3 bits and 6.
+        Mixed3And6 = "mixed_3_6",
+        /// 4 bits and 6.
+        Mixed4And6 = "mixed_4_6",
+    }
 }
 
 impl Recipe {
-    /// All recipes.
-    pub const ALL: [Self; 4] = [Self::Mixed2And6, Self::Mixed3And4, Self::Mixed3And6, Self::Mixed4And6];
-
-    /// The name, which is mlx-lm's.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mixed2And6 => "mixed_2_6",
-            Self::Mixed3And4 => "mixed_3_4",
-            Self::Mixed3And6 => "mixed_3_6",
-            Self::Mixed4And6 => "mixed_4_6",
-        }
-    }
-
     /// The bits of most modules.
     pub fn bits(self) -> usize {
         match self {
@@ -66,18 +54,12 @@ impl Recipe {
     }
 }
 
-impl fmt::Display for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for Recipe {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
+        Self::ALL.into_iter().find(|recipe| recipe.as_str() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
             let message = format!("the recipe '{}' does not exist; recipes: {known}", name.escape_debug());
             Error::new(ErrorKind::InvalidInput, OPERATION, message).with_context("field", "recipe")
         })
@@ -189,7 +171,7 @@ mod tests {
         ] {
             assert_eq!(Recipe::Mixed2And6.bits_of(module, 16), bits, "{module}");
         }
-        assert_eq!(Recipe::ALL.map(|recipe| recipe.name().parse::<Recipe>().unwrap()), Recipe::ALL);
+        assert_eq!(Recipe::ALL.map(|recipe| recipe.as_str().parse::<Recipe>().unwrap()), Recipe::ALL);
         assert!("mixed".parse::<Recipe>().is_err());
     }
 

@@ -9,7 +9,7 @@ use mlxcel_core::{CancelToken, ErrorKind};
 use mlxcel_models::Checkpoint;
 use mlxcel_models::read::Float;
 use mlxcel_quantize::{MergeOptions, MergedWeights, QuantizeOptions, WriteOptions, merge, quantize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::adapter::write_adapter;
 
@@ -78,6 +78,25 @@ fn assert_rounded(tensor: &str, sums: &[f64], values: &[f32]) {
     }
 }
 
+/// Holds the weights that an adapter changes in a merged file to their sums, and all others to what they were;
+/// the names of the former.
+fn changed(before: &Path, after: &Path, adapter: &Path, scale: f64, is_transposed: bool) -> Vec<String> {
+    let [before, after, matrices] = [before, after, &adapter.join("adapter_model.safetensors")].map(tensors);
+    let mut changed = Vec::new();
+    for (tensor, (shape, values)) in after {
+        assert_eq!(before[&tensor].0, shape);
+        let module = tensor.strip_suffix(".weight").unwrap_or(&tensor);
+        let matrix = |name: &str| matrices.get(&format!("base_model.model.{module}.{name}.weight"));
+        let (Some(a), Some(b)) = (matrix("lora_A"), matrix("lora_B")) else {
+            assert_eq!(before[&tensor].1, values, "{tensor}");
+            continue;
+        };
+        assert_rounded(&tensor, &expected(&before[&tensor].1, [a, b], scale, is_transposed), &values);
+        changed.push(tensor);
+    }
+    changed
+}
+
 #[test]
 fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,39 +104,18 @@ fn merged_weights_are_the_sums_rounded_once_and_all_else_is_copied() {
     let width =
         tensors(&base("gpt2").join("model.safetensors"))["transformer.h.0.attn.c_attn.weight"].0.clone();
     make_adapter(&made, &[("transformer.h.0.attn.c_attn", width[0], width[1])]);
-    let phi3 = tensors(&adapter("phi3-fused").join("adapter_model.safetensors"));
     let config: Value =
         serde_json::from_slice(&fs::read(adapter("phi3-fused").join("adapter_config.json")).unwrap())
             .unwrap();
     assert!(config["rank_pattern"].as_object().unwrap().is_empty() && config["use_rslora"] == false);
     let scale = config["lora_alpha"].as_f64().unwrap() / config["r"].as_f64().unwrap();
-    let gpt2 = tensors(&made.join("adapter_model.safetensors"));
-    for (name, adapter, matrices, scale) in
-        [("phi3", adapter("phi3-fused"), phi3, scale), ("gpt2", made, gpt2, 1.5)]
-    {
+    for (name, adapter, scale) in [("phi3", adapter("phi3-fused"), scale), ("gpt2", made, 1.5)] {
         let (from, out) = (base(name), folder.path().join(name));
         let checkpoint = Checkpoint::open(&from).unwrap();
-        let merged = merge(
-            &checkpoint,
-            adapter,
-            &out,
-            &MergeOptions::default().with_write(WriteOptions::default().with_threads(3)),
-        )
-        .unwrap();
-        let [before, after] = [&from, &out].map(|folder| tensors(&folder.join("model.safetensors")));
-        let mut changed = Vec::new();
-        for (tensor, (shape, values)) in &after {
-            assert_eq!(before[tensor].0, *shape);
-            let module = tensor.strip_suffix(".weight").unwrap_or(tensor);
-            let matrix = |name: &str| matrices.get(&format!("base_model.model.{module}.{name}.weight"));
-            let (Some(a), Some(b)) = (matrix("lora_A"), matrix("lora_B")) else {
-                assert_eq!(before[tensor].1, *values, "{tensor}");
-                continue;
-            };
-            changed.push(tensor.clone());
-            let sums = expected(&before[tensor].1, [a, b], scale, name == "gpt2");
-            assert_rounded(tensor, &sums, values);
-        }
+        let options = MergeOptions::default().with_write(WriteOptions::default().with_threads(3));
+        let merged = merge(&checkpoint, &*adapter, &out, &options).unwrap();
+        let [before, after] = [&from, &out].map(|folder| folder.join("model.safetensors"));
+        let changed = changed(&before, &after, &adapter, scale, name == "gpt2");
         assert_eq!((merged.tensors, merged.files, merged.resumed), (changed, 1, 0));
         assert_eq!(fs::read(from.join("config.json")).unwrap(), fs::read(out.join("config.json")).unwrap());
         assert_eq!(Checkpoint::open(&out).unwrap().decoder().unwrap(), checkpoint.decoder().unwrap());
@@ -194,71 +192,41 @@ fn matrices_of_experts_that_are_stored_apart_are_merged() {
     let checkpoint = Checkpoint::open(base("qwen3_moe")).unwrap();
     let merged = merge(&checkpoint, &*made, &out, &MergeOptions::default()).unwrap();
     assert_eq!(merged.tensors, [format!("{module}.weight")]);
-    let [before, after] = [&base("qwen3_moe"), &out].map(|folder| tensors(&folder.join("model.safetensors")));
-    let matrices = tensors(&made.join("adapter_model.safetensors"));
-    let [a, b] =
-        ["lora_A", "lora_B"].map(|name| &matrices[&format!("base_model.model.{module}.{name}.weight")]);
-    for (tensor, (_, values)) in &after {
-        if *tensor != format!("{module}.weight") {
-            assert_eq!(before[tensor].1, *values, "{tensor}");
-            continue;
-        }
-        assert_rounded(tensor, &expected(&before[tensor].1, [a, b], 1.5, false), values);
-    }
+    let [before, after] = [&base("qwen3_moe"), &out].map(|folder| folder.join("model.safetensors"));
+    assert_eq!(changed(&before, &after, &made, 1.5, false), merged.tensors);
 }
 
 #[test]
 fn shards_stay_shards_and_interrupted_work_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
-    let (sharded, out) = (folder.path().join("sharded"), folder.path().join("out"));
-    // The tensors of the model in two files, the second half first.
-    let checkpoint = Checkpoint::open(base("llama")).unwrap();
-    fs::create_dir(&sharded).unwrap();
-    fs::copy(base("llama").join("config.json"), sharded.join("config.json")).unwrap();
-    let all: Vec<_> = checkpoint.tensors().collect();
-    let mut places = serde_json::Map::new();
-    for (index, part) in all.chunks(all.len().div_ceil(2)).enumerate() {
-        let file = format!("model-{index}.safetensors");
-        let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
-        for (name, view) in part {
-            let start = bytes.len();
-            bytes.extend_from_slice(view.bytes);
-            let offsets = [start, bytes.len()];
-            let entry =
-                json!({ "dtype": view.element_type.name(), "shape": view.shape, "data_offsets": offsets });
-            header.insert((*name).to_owned(), entry);
-            places.insert((*name).to_owned(), file.clone().into());
-        }
-        let header = serde_json::to_vec(&header).unwrap();
-        let file_bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
-        fs::write(sharded.join(file), file_bytes).unwrap();
-    }
-    let index = json!({ "metadata": {}, "weight_map": places }).to_string();
-    fs::write(sharded.join("model.safetensors.index.json"), &index).unwrap();
-
-    let checkpoint = Checkpoint::open(&sharded).unwrap();
+    let [made, other, out] = ["made", "other", "out"].map(|name| folder.path().join(name));
+    // In the first of four files, and in the last one.
+    let modules = [("model.layers.0.mlp.gate_proj", 64, 128), ("model.layers.2.mlp.down_proj", 128, 64)];
+    make_adapter(&made, &modules);
+    make_adapter(&other, &modules[..1]);
+    let from = base("olmo2");
+    let checkpoint = Checkpoint::open(&from).unwrap();
+    let files = [1, 2, 3, 4].map(|number| format!("model-0000{number}-of-00004.safetensors"));
     let cancel = CancelToken::new();
-    let (token, first) = (cancel.clone(), fs::metadata(sharded.join("model-0.safetensors")).unwrap().len());
+    let (token, first) = (cancel.clone(), fs::metadata(from.join(&files[0])).unwrap().len());
     let write = WriteOptions::default().with_cancel(cancel).with_progress(move |done, _| {
         if done > first {
             token.cancel();
         }
     });
     let stopped = MergeOptions::default().with_write(write);
-    let error = merge(&checkpoint, adapter("llama-all"), &out, &stopped).unwrap_err();
+    let error = merge(&checkpoint, &*made, &out, &stopped).unwrap_err();
     assert_eq!((error.kind(), out.exists()), (ErrorKind::Cancelled, false));
     // With another adapter what is there is of no use.
-    let other = merge(&checkpoint, adapter("llama-attention"), &out, &MergeOptions::default()).unwrap_err();
-    assert_eq!(other.kind(), ErrorKind::InvalidInput);
-    let merged = merge(&checkpoint, adapter("llama-all"), &out, &MergeOptions::default()).unwrap();
-    assert_eq!((merged.files, merged.resumed), (2, 1));
-    assert_eq!(fs::read_to_string(out.join("model.safetensors.index.json")).unwrap(), index);
-
-    let whole = folder.path().join("whole");
-    merge(&Checkpoint::open(base("llama")).unwrap(), adapter("llama-all"), &whole, &MergeOptions::default())
-        .unwrap();
-    let [sharded, whole] = [&out, &whole].map(|folder| Checkpoint::open(folder).unwrap());
-    assert!(sharded.tensors().eq(whole.tensors()));
+    let error = merge(&checkpoint, &*other, &out, &MergeOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let merged = merge(&checkpoint, &*made, &out, &MergeOptions::default()).unwrap();
+    assert_eq!((merged.files, merged.resumed), (4, 1));
+    let index = |folder: &Path| fs::read(folder.join("model.safetensors.index.json")).unwrap();
+    assert_eq!(index(&out), index(&from));
+    let changed = files.map(|file| changed(&from.join(&file), &out.join(&file), &made, 1.5, false));
+    assert_eq!(changed.concat(), merged.tensors);
+    assert!(!changed[0].is_empty() && !changed[3].is_empty(), "{changed:?}");
 }
 
 #[test]
