@@ -241,31 +241,11 @@ fn each_mode_writes_its_format() {
 }
 
 #[test]
-fn packed_weights_are_unpacked_and_requantized() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
-    let checkpoint = Checkpoint::open(repository().join("fixtures/storyteller-4bit")).unwrap();
-    let written = quantize(&checkpoint, &out, &QuantizeOptions::new(8, 32)).unwrap();
-    let ours = Checkpoint::open(&out).unwrap();
-    let (before, after) = (checkpoint.decoder().unwrap(), ours.decoder().unwrap());
-    assert_eq!(before.layers, after.layers);
-    for (before, after) in before.weights().zip(after.weights()) {
-        let allowed = if after.packed.is_some() { 0.01 } else { 0.0 };
-        let off = deviation(&values(&checkpoint, before), &values(&ours, after));
-        assert!(off <= allowed, "{off} {after}");
-    }
-    assert!(written.modules.iter().all(|module| module.relative_rms < 0.01));
-    assert_eq!(tensors(&ours).len(), tensors(&checkpoint).len());
-}
-
-#[test]
 fn every_supported_format_can_be_requantized() {
     let folder = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(repository().join("fixtures/formats")).unwrap() {
-        let path = entry.unwrap().path();
-        if !path.is_dir() {
-            continue;
-        }
+    let formats = fs::read_dir(repository().join("fixtures/formats")).unwrap();
+    let formats = formats.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    for path in formats.chain([repository().join("fixtures/storyteller-4bit")]) {
         let name = path.file_name().unwrap().to_str().unwrap();
         let out = folder.path().join(name);
         let checkpoint = Checkpoint::open(&path).unwrap();
@@ -280,6 +260,9 @@ fn every_supported_format_can_be_requantized() {
             assert!(affine && (after.packed.is_some() || before.packed.is_none()), "{name}: {after}");
             let off = deviation(&values(&checkpoint, before), &values(&ours, after));
             assert!(off <= if after.packed.is_some() { 0.01 } else { 0.0 }, "{name}: {off} {before} {after}");
+        }
+        if name == "storyteller-4bit" {
+            assert_eq!(tensors(&ours).len(), tensors(&checkpoint).len());
         }
         let mut tensors = ours.tensors();
         assert!(tensors.all(|(name, _)| !name.ends_with("qweight") && !name.contains("_blocks")), "{name}");
@@ -446,25 +429,4 @@ fn results_do_not_depend_on_threads() {
         quantize(&checkpoint, &out, &QuantizeOptions::new(5, 32).with_write(write)).unwrap()
     });
     assert_eq!(one, many);
-}
-
-#[test]
-fn values_are_within_the_rounding_of_their_scales() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
-    let checkpoint = Checkpoint::open(storyteller()).unwrap();
-    quantize(&checkpoint, &out, &QuantizeOptions::new(8, 32)).unwrap();
-    let ours = Checkpoint::open(&out).unwrap();
-    let name = "model.layers.1.mlp.up_proj";
-    let before = checkpoint.tensor(&format!("{name}.weight")).unwrap();
-    let tensor = |role| ours.tensor(&format!("{name}.{role}")).unwrap();
-    let (words, scales, biases) = (tensor("weight"), tensor("scales"), tensor("biases"));
-    assert_eq!((words.element_type, scales.element_type), (ElementType::U32, before.element_type));
-    let [before, scales, biases] = [before, scales, biases].map(|view| floats(view.element_type, view.bytes));
-    for (index, (value, &packed)) in before.iter().zip(words.bytes).enumerate() {
-        let (scale, bias) = (scales[index / 32], biases[index / 32]);
-        let error = (value - (scale * f32::from(packed) + bias)).abs();
-        // Half a step, and what rounding scale and bias to bfloat16 adds: 255 steps' worth of a 512th each.
-        assert!(error <= scale.abs() * 1.5, "{index}: {error} {scale}");
-    }
 }
