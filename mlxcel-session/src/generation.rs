@@ -69,11 +69,9 @@ impl TextGeneration {
         }
         let cancel = options.cancel.clone().unwrap_or_default();
         if cancel.is_cancelled() {
-            return Err(Error::new(
-                ErrorKind::Cancelled,
-                "generate",
-                "the cancel token of the options is already cancelled; use a new one for each generation",
-            ));
+            let message =
+                "the cancel token of the options is already cancelled; use a new one for each generation";
+            return Err(Error::new(ErrorKind::Cancelled, "generate", message));
         }
         if options.constraint.is_some() && options.ignore_stop {
             let reason = "ignore_stop cannot be combined with a grammar, which decides where the text ends";
@@ -91,12 +89,10 @@ impl TextGeneration {
         tracing::debug!(backend = %info.backend, sampling = %plan, prompt_tokens = prompt.len(), "generate");
         let on_device = plan.place() == SamplingPlace::Device;
         let chosen = (plan.params(), plan.place());
-        let speculator = options
-            .speculation
-            .as_ref()
-            .map(|speculation| Speculator::new(speculation, capabilities, vocabulary, chosen))
-            .transpose()?
-            .flatten();
+        let speculator = match &options.speculation {
+            Some(speculation) => Speculator::new(speculation, capabilities, vocabulary, chosen)?,
+            None => None,
+        };
         let choice = HostSampler::choice(plan, &options.steps)?;
         let model_stops = model.stop_tokens();
         let mut stop_tokens = options.stop_tokens.clone();

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Scripted, cancelled, oracle, storyteller, tokenizer_file, tokenizer_with};
+use crate::support::{Scripted, oracle, storyteller, tokenizer_file, tokenizer_with};
 use mlxcel_session::Precision;
 use mlxcel_session::mlxcel_core::{Row, StepOutput};
 use mlxcel_session::{
@@ -152,13 +152,6 @@ fn time_limits_and_cancel_tokens_end_a_text() {
         let completion = stream.complete().unwrap();
         assert_eq!((completion.finish_reason, completion.tokens.len()), (reason, 0));
     }
-}
-
-#[test]
-fn options_with_a_cancelled_token_start_nothing() {
-    let options = Options::default().with_cancel(cancelled());
-    let error = Scripted::oracle().model().generate_tokens(&[5], &options).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
 #[test]

@@ -100,27 +100,21 @@ impl Scheduler {
     }
 }
 
-/// How many sequences each client and each group holds.
-struct Held {
-    clients: BTreeMap<u64, usize>,
-    groups: BTreeMap<Share, usize>,
-}
+/// How many sequences each group of each client holds.
+struct Held(BTreeMap<Share, usize>);
 
 impl Held {
     fn of(scheduler: &Scheduler) -> Self {
-        let mut held = Self { clients: BTreeMap::new(), groups: BTreeMap::new() };
-        for request in &scheduler.running {
-            let share = request.entry.share;
-            *held.clients.entry(share.client).or_default() += 1;
-            *held.groups.entry(share).or_default() += 1;
-        }
-        held
+        let mut held = BTreeMap::new();
+        scheduler.running.iter().for_each(|request| *held.entry(request.entry.share).or_default() += 1);
+        Self(held)
     }
 
     /// How many the client and the group of `share` hold.
     fn by(&self, share: Share) -> (usize, usize) {
-        let count = |found: Option<&usize>| found.copied().unwrap_or_default();
-        (count(self.clients.get(&share.client)), count(self.groups.get(&share)))
+        let of_client = Share { group: 0, ..share }..=Share { group: u64::MAX, ..share };
+        let client = self.0.range(of_client).map(|(_, count)| count).sum();
+        (client, self.0.get(&share).copied().unwrap_or_default())
     }
 
     /// Whether one of those that wait has so much less than another that a sequence changes hands.

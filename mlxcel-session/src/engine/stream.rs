@@ -25,7 +25,6 @@ pub struct RequestStream {
     number: u64,
     splitter: ReasoningSplitter,
     progress: Progress,
-    ended: bool,
     /// Keeps the engine's thread. Dropped after the receiver, so that the thread sees that there is no
     /// reader.
     _life: Arc<Life>,
@@ -41,14 +40,11 @@ impl RequestStream {
         (splitter, progress): (ReasoningSplitter, Progress),
         life: Arc<Life>,
     ) -> Self {
-        Self { receiver, number, splitter, progress, ended: false, _life: life }
+        Self { receiver, number, splitter, progress, _life: life }
     }
 
     /// Waits for the next token; `None` at the end.
     pub fn next_token(&mut self) -> Option<Result<SampledToken>> {
-        if self.ended {
-            return None;
-        }
         let event = self.receiver.receive();
         self.take_in(event)
     }
@@ -60,9 +56,6 @@ impl RequestStream {
 
     /// As [`next_token`](Self::next_token), but wakes the task when a token or the end is available.
     pub(super) fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampledToken>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
         self.receiver.poll(context).map(|event| self.take_in(event))
     }
 
@@ -102,29 +95,19 @@ impl RequestStream {
     }
 
     fn take_in(&mut self, event: Option<Event>) -> Option<Result<SampledToken>> {
-        match event {
-            Some(Event::Item(item)) => {
+        match event? {
+            Event::Item(item) => {
                 self.progress.text.push_str(&item.text);
                 self.progress.add(&item.token);
                 self.progress.usage = item.usage;
                 Some(Ok(item.token))
             }
-            Some(Event::End(end)) => {
-                self.ended = true;
+            Event::End(end) => {
                 self.progress.text.push_str(&end.text);
                 self.progress.stop_string = end.stop_string;
                 self.progress.usage = end.usage.unwrap_or(self.progress.usage);
-                match end.reason {
-                    Ok(reason) => {
-                        self.progress.finish = Some(reason);
-                        None
-                    }
-                    Err(error) => Some(Err(error)),
-                }
-            }
-            None => {
-                self.ended = true;
-                None
+                self.progress.finish = end.reason.as_ref().ok().copied();
+                end.reason.err().map(Err)
             }
         }
     }

@@ -11,7 +11,6 @@ struct Setup {
     info: ModelInfo,
     session: Box<dyn InferenceSession>,
     cache: PrefixCache,
-    options: SequenceOptions,
 }
 
 impl Setup {
@@ -21,33 +20,26 @@ impl Setup {
         let model = ReferenceBackend::new().with_capabilities(capabilities).model().unwrap();
         let session = model.open_session(&SessionOptions::default()).unwrap();
         let cache = PrefixCache::new(budget);
-        Self { info: model.info().clone(), session, cache, options: SequenceOptions::default() }
+        Self { info: model.info().clone(), session, cache }
     }
 
     /// Computes `tokens` from what is known of them, keeps and closes the sequence; how many were known.
     fn compute(&mut self, tokens: &[TokenId]) -> usize {
+        let options = SequenceOptions::default();
         let (sequence, known) =
-            self.cache.open_sequence(&self.info, &mut *self.session, &self.options, tokens).unwrap();
+            self.cache.open_sequence(&self.info, &mut *self.session, &options, tokens).unwrap();
         assert_eq!(self.session.state(sequence).unwrap().position, known);
-        let mut at = known;
-        let identity = StateIdentity::of_sequence(&self.info, &self.options);
-        // Another thread may have evicted what was reused.
+        let identity = StateIdentity::of_sequence(&self.info, &options);
         let branch = self.cache.branch(&identity, tokens, self.session.capabilities().rewind);
-        if let Some(branch) = branch.filter(|&branch| branch > known) {
-            self.extend(sequence, &tokens[at..branch]);
-            self.cache
-                .keep(&self.info, &mut *self.session, sequence, &self.options, &tokens[..branch])
-                .unwrap();
-            at = branch;
+        let mut at = known;
+        // Another thread may have evicted what was reused.
+        for end in branch.into_iter().filter(|&branch| branch > known).chain([tokens.len()]) {
+            self.session.run_row(Row::extend(sequence, &tokens[at..end]), &Control::default()).unwrap();
+            self.cache.keep(&self.info, &mut *self.session, sequence, &options, &tokens[..end]).unwrap();
+            at = end;
         }
-        self.extend(sequence, &tokens[at..]);
-        self.cache.keep(&self.info, &mut *self.session, sequence, &self.options, tokens).unwrap();
         self.session.close(sequence).unwrap();
         known
-    }
-
-    fn extend(&mut self, sequence: SequenceId, tokens: &[TokenId]) {
-        self.session.run_row(Row::extend(sequence, tokens), &Control::default()).unwrap();
     }
 }
 

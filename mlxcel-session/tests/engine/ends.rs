@@ -46,8 +46,13 @@ fn requests_can_be_cancelled_while_queued_in_prefill_and_in_decode() {
 #[test]
 fn a_request_with_a_cancelled_token_is_rejected() {
     let engine = Engine::new(reference(1)).unwrap();
-    let error = engine.generate_tokens(&[1], &Options::new(1).with_cancel(cancelled())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    let options = Options::new(1).with_cancel(cancelled());
+    for error in [
+        engine.generate_tokens(&[1], &options).unwrap_err(),
+        engine.model().generate_tokens(&[1], &options).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    }
     assert_eq!(engine.stats().submitted, 0);
 }
 
