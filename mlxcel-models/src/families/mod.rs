@@ -134,6 +134,8 @@ mod text;
 mod vaultgemma;
 mod youtu;
 
+use std::collections::HashSet;
+
 use mlxcel_core::{Error, LoadOptions, ModelPart, Result, TokenId};
 
 pub use conversion::Conversion;
@@ -142,7 +144,7 @@ pub(crate) use settings::activation;
 pub(crate) use text::TextModel;
 
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{Decoder, Mixer, OutputStates};
+use crate::decoder::{Decoder, Mixer, OutputStates, WeightRef};
 use crate::read::formats::refuse_quantized_activations;
 
 /// An architecture, or several that differ in nothing but their name.
@@ -376,12 +378,32 @@ fn describe(checkpoint: &Checkpoint, part: ModelPart) -> Result<Decoder> {
     let roles = Roles::new(checkpoint, text, part);
     let decoder = (family.describe)(&roles)?;
     if !roles.is_draft_head() {
+        expect_no_other_bias(checkpoint, &decoder)?;
         return Ok(decoder);
     }
     if decoder.input_states.is_none() {
         return Err(roles.unknown_draft_head());
     }
     kept_whole(decoder)
+}
+
+/// Refuses a bias in a GGUF file that the decoder does not read, though it reads the weight beside it: only
+/// its presence says that it is added.
+fn expect_no_other_bias(checkpoint: &Checkpoint, decoder: &Decoder) -> Result<()> {
+    let Some(architecture) = checkpoint.gguf_architecture() else { return Ok(()) };
+    let read: HashSet<&str> =
+        decoder.weights().flat_map(WeightRef::tensors).flat_map(WeightRef::names).collect();
+    let is_other = |name: &&str| {
+        let module = name.strip_suffix(".bias").filter(|_| !read.contains(name));
+        module.is_some_and(|module| read.contains(&*format!("{module}.weight")))
+    };
+    match checkpoint.tensors().map(|(name, _)| name).find(is_other) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("a bias here is not supported for the architecture '{architecture}'");
+            Err(Error::unsupported(OPERATION, message).with_context("tensor", name))
+        }
+    }
 }
 
 /// Refuses draft heads whose sequences may have to be computed again, since nobody keeps the states that they

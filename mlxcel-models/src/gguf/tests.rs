@@ -374,3 +374,47 @@ fn models_may_be_embedded() {
     let checkpoint = Checkpoint::from_files(files).unwrap();
     assert_eq!((checkpoint.model_type(), checkpoint.path()), ("llama", None));
 }
+
+/// A whole model of an architecture, with one layer, whose file has these biases too.
+fn biased(architecture: &str, biases: &[&str]) -> Draft {
+    let mut draft = model(architecture);
+    draft.number(&format!("{architecture}.feed_forward_length"), Kind::U32, 8.0);
+    let norms = ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"].map(|name| (name, vec![4]));
+    let square = ["attn_q", "attn_k", "attn_v", "attn_output"].map(|name| (name, [4, 4]));
+    let mlp = [("ffn_gate", [8, 4]), ("ffn_up", [8, 4]), ("ffn_down", [4, 8])];
+    let of_layer = |(name, shape): (&str, [usize; 2])| (format!("blk.0.{name}"), shape.to_vec());
+    let tensors = norms.map(|(name, shape)| (name.to_owned(), shape));
+    for (name, shape) in tensors.into_iter().chain(square.into_iter().chain(mlp).map(of_layer)) {
+        let count = shape.iter().product();
+        draft.tensor(&format!("{name}.weight"), 0, &shape, &floats(&vec![0.5; count]));
+        if biases.iter().any(|bias| name == format!("blk.0.{bias}")) {
+            draft.tensor(&format!("{name}.bias"), 0, &shape[..1], &floats(&vec![0.5; shape[0]]));
+        }
+    }
+    draft
+}
+
+#[test]
+fn biases_that_a_file_has_are_read_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let describe = |draft: &Draft| {
+        write(folder.path(), "model.gguf", draft);
+        Checkpoint::open(folder.path()).unwrap().decoder()
+    };
+    let (queries, mlp) = (["attn_q", "attn_k", "attn_v", "attn_output"], ["ffn_gate", "ffn_up", "ffn_down"]);
+    for biases in [&queries[..], &mlp, &[]] {
+        for architecture in ["llama", "granite"] {
+            let decoder = describe(&biased(architecture, biases)).unwrap();
+            let read = decoder.weights().filter(|weight| weight.tensor.ends_with(".bias")).count();
+            assert_eq!(read, biases.len(), "{architecture} {biases:?}");
+        }
+    }
+    // No Llama has a bias of this alone, and SmolLM 3 none of MLPs.
+    for (draft, tensor) in
+        [(biased("llama", &["attn_output"]), "self_attn.o_proj"), (biased("smollm3", &mlp), "mlp.down_proj")]
+    {
+        let error = describe(&draft).unwrap_err();
+        let tensor = format!("model.layers.0.{tensor}.bias");
+        assert_eq!((error.kind(), error.context("tensor")), (ErrorKind::Unsupported, Some(&*tensor)));
+    }
+}

@@ -3,8 +3,14 @@
 use super::mamba;
 use super::shared::*;
 
-pub(super) const GRANITE: Architecture =
-    Architecture { name: "granite", model_type: "granite", rows: Paired, settings: &[SETTINGS], ..PLAIN };
+pub(super) const GRANITE: Architecture = Architecture {
+    name: "granite",
+    model_type: "granite",
+    rows: Paired,
+    settings: &[SETTINGS],
+    present: GATED_BIASES,
+    ..PLAIN
+};
 
 pub(super) const GRANITEMOE: Architecture = Architecture {
     name: "granitemoe",
@@ -32,6 +38,7 @@ pub(super) const GRANITE_SWA: Architecture = Architecture {
     model_type: "granite_swa",
     rows: Paired,
     settings: &[SETTINGS],
+    present: GATED_BIASES,
     tensors: &[&[("attn_sinks.weight", "self_attn.sinks", Keep)]],
     adapt: granite_swa,
     ..PLAIN

@@ -51,7 +51,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     model_type: "llama",
     rows: Paired,
     settings: &[&[RMS_EPSILON, ("expert_count", "num_local_experts"), CHOSEN]],
-    present: &[("attn_q.bias", "attention_bias"), ("ffn_gate.bias", "mlp_bias")],
+    present: GATED_BIASES,
     adapt: llama,
     ..PLAIN
 };

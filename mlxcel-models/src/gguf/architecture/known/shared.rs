@@ -95,6 +95,9 @@ pub(super) const RMS_EPSILON: Setting = ("attention.layer_norm_rms_epsilon", "rm
 pub(super) const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
 pub(super) const CHOSEN: Setting = ("expert_used_count", "num_experts_per_tok");
 pub(super) const BIASES: &[Setting] = &[("attn_q.bias", "attention_bias")];
+/// Biases of attention and of MLPs with gates, each all or none.
+pub(super) const GATED_BIASES: &[Setting] =
+    &[("attn_q.bias", "attention_bias"), ("ffn_gate.bias", "mlp_bias")];
 
 /// Numbers of experts, in DeepSeek-V3 and after it.
 pub(super) const EXPERTS: &[Setting] =
