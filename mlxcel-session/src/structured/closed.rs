@@ -1,6 +1,7 @@
 //! Closes the objects of a schema: no fields but those that it names.
 
 use std::collections::{HashMap, HashSet};
+use std::ptr;
 
 use serde_json::{Map, Value};
 
@@ -19,6 +20,8 @@ enum Which {
 /// How deep references are followed, and the most alternatives that an object is written out as.
 const DEEPEST: usize = 16;
 const MOST_ALTERNATIVES: usize = 64;
+/// How many parts and fields of combined objects are compared; a schema with more stays open.
+const MOST_COMPARED: usize = 1 << 18;
 
 /// Keywords that combine a schema with others that apply to the same value.
 const COMBINING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
@@ -48,82 +51,88 @@ pub(crate) fn close_fields(schema: Value) -> Value {
 
 fn close_which(mut schema: Value, which: Which) -> Value {
     let root = schema.clone();
-    let open = open_targets(&root, which);
-    Closing { root: &root, which, open }.close_at(&mut schema, "", true);
+    let mut opening = Opening { root: &root, open: HashSet::new(), left: MOST_COMPARED };
+    if opening.open_targets(which).is_some() {
+        Closing { root: &root, which, open: opening.open }.close_at(&mut schema, Some(&root), true);
+    }
     schema
 }
 
-/// The objects, as JSON pointers, that stay open: targets of references that are combined with others, and
-/// fields that several parts of a combined object name.
-fn open_targets(root: &Value, which: Which) -> HashSet<String> {
-    let (mut open, mut combined) = (HashSet::new(), Vec::new());
-    let mut values = vec![(String::new(), root)];
-    while let Some((place, value)) = values.pop() {
-        match value {
-            Value::Array(list) => {
-                values.extend(list.iter().enumerate().map(|(at, value)| (format!("{place}/{at}"), value)))
-            }
-            Value::Object(object) => {
-                values.extend(object.iter().map(|(name, value)| (below(&place, name), value)));
-                let is_written_out = which.writes_out(object) && written_out(object, root).is_some();
-                if !is_alone(object) && !is_written_out {
-                    open_shared_fields(vec![place], root, &mut open, DEEPEST);
-                    combined.push(object);
-                }
-            }
-            _ => {}
-        }
-    }
-    while let Some(object) = combined.pop() {
-        for keyword in COMBINING {
-            match object.get(keyword) {
-                Some(Value::Array(parts)) => combined.extend(parts.iter().filter_map(Value::as_object)),
-                Some(Value::String(target)) => {
-                    let pointer = target.strip_prefix('#').unwrap_or(target);
-                    if open.insert(pointer.to_owned()) {
-                        combined.extend(root.pointer(pointer).and_then(Value::as_object));
+/// Finds the objects that stay open.
+struct Opening<'s> {
+    root: &'s Value,
+    open: HashSet<*const Value>,
+    /// How many parts and fields may still be compared.
+    left: usize,
+}
+
+impl<'s> Opening<'s> {
+    /// Opens the targets of references that are combined with others, and fields that several parts of a combined
+    /// object name; `None` if that takes too long.
+    fn open_targets(&mut self, which: Which) -> Option<()> {
+        let (mut combined, mut values) = (Vec::new(), vec![self.root]);
+        while let Some(value) = values.pop() {
+            match value {
+                Value::Array(list) => values.extend(list),
+                Value::Object(object) => {
+                    values.extend(object.values());
+                    let is_written_out = which.writes_out(object) && written_out(object, self.root).is_some();
+                    if !is_alone(object) && !is_written_out {
+                        self.open_shared_fields(vec![value], DEEPEST)?;
+                        combined.push(object);
                     }
                 }
                 _ => {}
             }
         }
+        while let Some(object) = combined.pop() {
+            for keyword in COMBINING {
+                match object.get(keyword) {
+                    Some(Value::Array(parts)) => combined.extend(parts.iter().filter_map(Value::as_object)),
+                    Some(Value::String(target)) => {
+                        let target =
+                            self.target(target).filter(|target| self.open.insert(ptr::from_ref(target)));
+                        combined.extend(target.and_then(Value::as_object));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Some(())
     }
-    open
-}
 
-/// Adds the objects at `places`, all of which apply to one value, and the fields that several of them name: one
-/// that was closed would refuse what the others name in it.
-fn open_shared_fields(mut places: Vec<String>, root: &Value, open: &mut HashSet<String>, depth: usize) {
-    let Some(depth) = depth.checked_sub(1).filter(|_| !places.iter().all(|place| open.contains(place)))
-    else {
-        return;
-    };
-    let mut fields: HashMap<&str, Vec<String>> = HashMap::new();
-    let mut seen = Vec::new();
-    while let Some(place) = places.pop().filter(|_| seen.len() < MOST_ALTERNATIVES) {
-        let Some(object) = root.pointer(&place).and_then(Value::as_object) else { continue };
-        if seen.contains(&place) {
-            continue;
+    /// Opens the objects `parts`, all of which apply to one value, and the fields that several of them name: one
+    /// that was closed would refuse what the others name in it.
+    fn open_shared_fields(&mut self, mut parts: Vec<&'s Value>, depth: usize) -> Option<()> {
+        let is_open = parts.iter().all(|part| self.open.contains(&ptr::from_ref(*part)));
+        let Some(depth) = depth.checked_sub(1).filter(|_| !is_open) else { return Some(()) };
+        let mut fields: HashMap<&str, Vec<&Value>> = HashMap::new();
+        let mut seen = Vec::new();
+        while let Some(part) = parts.pop().filter(|_| seen.len() < MOST_ALTERNATIVES) {
+            let Some(object) = part.as_object().filter(|_| !seen.contains(&ptr::from_ref(part))) else {
+                continue;
+            };
+            parts.extend(object.get("$ref").and_then(Value::as_str).and_then(|target| self.target(target)));
+            let all = object.get("allOf").and_then(Value::as_array);
+            let properties = object.get("properties").and_then(Value::as_object);
+            self.left = self.left.checked_sub(all.map_or(0, Vec::len) + properties.map_or(0, Map::len))?;
+            parts.extend(all.into_iter().flatten());
+            for (name, field) in properties.into_iter().flatten() {
+                fields.entry(name).or_default().push(field);
+            }
+            seen.push(ptr::from_ref(part));
         }
-        if let Some(target) = object.get("$ref").and_then(Value::as_str) {
-            places.push(target.strip_prefix('#').unwrap_or(target).to_owned());
-        }
-        let parts = object.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
-        places.extend((0..parts).map(|at| format!("{place}/allOf/{at}")));
-        for name in object.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
-            fields.entry(name).or_default().push(below(&format!("{place}/properties"), name));
-        }
-        seen.push(place);
+        self.open.extend(seen);
+        fields
+            .into_values()
+            .filter(|shared| shared.len() > 1)
+            .try_for_each(|shared| self.open_shared_fields(shared, depth))
     }
-    open.extend(seen);
-    for shared in fields.into_values().filter(|places| places.len() > 1) {
-        open_shared_fields(shared, root, open, depth);
-    }
-}
 
-/// The JSON pointer of a field of the object at `place`.
-fn below(place: &str, name: &str) -> String {
-    format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
+    /// What a reference refers to.
+    fn target(&self, reference: &str) -> Option<&'s Value> {
+        self.root.pointer(reference.strip_prefix('#').unwrap_or(reference))
+    }
 }
 
 fn has_any(object: &Object, keywords: &[&str]) -> bool {
@@ -144,14 +153,14 @@ struct Closing<'s> {
     /// The schema as it was.
     root: &'s Value,
     which: Which,
-    open: HashSet<String>,
+    open: HashSet<*const Value>,
 }
 
 impl Closing<'_> {
-    /// Closes what is nested in `schema`, which is at `place`, and itself if it `may` be closed.
-    fn close_at(&self, schema: &mut Value, place: &str, may: bool) {
+    /// Closes what is nested in `schema`, which `was` this before, and itself if it `may` be closed.
+    fn close_at(&self, schema: &mut Value, was: Option<&Value>, may: bool) {
         let Value::Object(object) = schema else { return };
-        let may = may && !self.open.contains(place);
+        let may = may && was.is_none_or(|was| !self.open.contains(&ptr::from_ref(was)));
         let is_combined = has_any(object, &COMBINING);
         let may_below =
             may && (self.which.writes_out(object) && write_out(object, self.root) || is_alone(object));
@@ -159,28 +168,26 @@ impl Closing<'_> {
             object.insert("additionalProperties".to_owned(), false.into());
         }
         for (keyword, value) in object {
-            let place = format!("{place}/{keyword}");
+            let was = was.and_then(|was| was.get(keyword));
             match (keyword.as_str(), value) {
                 ("properties" | "$defs" | "definitions" | "patternProperties", Value::Object(schemas)) => {
                     for (name, schema) in schemas {
-                        self.close_at(schema, &below(&place, name), true);
+                        self.close_at(schema, was.and_then(|was| was.get(name)), true);
                     }
                 }
                 ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                    self.close_each(schemas, &place, may_below);
+                    self.close_each(schemas, was, may_below);
                 }
-                ("prefixItems" | "items", Value::Array(schemas)) => self.close_each(schemas, &place, true),
-                ("items" | "additionalProperties" | "contains", schema) => {
-                    self.close_at(schema, &place, true)
-                }
+                ("prefixItems" | "items", Value::Array(schemas)) => self.close_each(schemas, was, true),
+                ("items" | "additionalProperties" | "contains", schema) => self.close_at(schema, was, true),
                 _ => {}
             }
         }
     }
 
-    fn close_each(&self, schemas: &mut [Value], place: &str, may: bool) {
+    fn close_each(&self, schemas: &mut [Value], was: Option<&Value>, may: bool) {
         for (number, schema) in schemas.iter_mut().enumerate() {
-            self.close_at(schema, &format!("{place}/{number}"), may);
+            self.close_at(schema, was.and_then(|was| was.get(number)), may);
         }
     }
 }

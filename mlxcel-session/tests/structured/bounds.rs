@@ -187,6 +187,22 @@ fn definitions_are_not_repeated_without_bounds() {
 }
 
 #[test]
+fn parameters_of_many_combined_objects_and_long_names_are_closed_soon() {
+    let fields: serde_json::Map<String, Value> =
+        (0..20_000).map(|n| (format!("f{n}"), true.into())).collect();
+    let combined = vec![json!({ "allOf": [{ "$ref": "#/$defs/a" }, {}] }); 4000];
+    let long = json!({ "x".repeat(500_000): { "enum": vec![0; 40_000] } });
+    for parameters in [
+        json!({ "properties": { "any": { "anyOf": combined } }, "$defs": { "a": { "properties": fields } } }),
+        json!({ "properties": long }),
+    ] {
+        let start = cpu_time();
+        offer("hermes", parameters).unwrap();
+        assert!(cpu_time() - start < Duration::from_secs(4), "{:?}", cpu_time() - start);
+    }
+}
+
+#[test]
 fn many_tools_are_checked_soon() {
     let tools = (0..100_000).map(|number| Tool::new(format!("t{number}"), "", Value::Null));
     let start = cpu_time();
