@@ -270,6 +270,10 @@ fn special_tokens_are_added_around_a_text() {
         &template(json!([special, a]), json!({"<x>": {"id": "<x>", "ids": vec![1; 1000], "tokens": []}})),
         "more than 256",
     );
+    let start = cpu_time();
+    let many = json!({"<x>": {"id": "<x>", "ids": vec![1; 20_000], "tokens": []}});
+    refused(&template(vec![special.clone(); 20_000].into(), many), "more than 256");
+    assert!(cpu_time() - start < Duration::from_secs(2), "{:?}", cpu_time() - start);
     refused(
         &with(bpe(), "post_processor", json!({"type": "BertProcessing", "sep": [], "cls": []})),
         "not a number",

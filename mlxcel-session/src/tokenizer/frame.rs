@@ -54,9 +54,7 @@ impl Frame {
             frame.after.extend(step.after);
             frame.pair = step.pair;
         }
-        if frame.before.len() + frame.after.len() > MOST_TOKENS || frame.pair.len() > MOST_TOKENS {
-            return Err(format!("more than {MOST_TOKENS} special tokens are added to a text"));
-        }
+        check_number(frame.pair.len().max(frame.before.len() + frame.after.len()))?;
         Ok(frame)
     }
 
@@ -110,6 +108,13 @@ impl Frame {
     }
 }
 
+fn check_number(tokens: usize) -> Result<(), String> {
+    if tokens > MOST_TOKENS {
+        return Err(format!("more than {MOST_TOKENS} special tokens are added to a text"));
+    }
+    Ok(())
+}
+
 /// The pieces of a template in the field `name` of `value`.
 fn pieces(value: &Value, name: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
@@ -125,6 +130,8 @@ fn pieces(value: &Value, name: &str) -> Result<Vec<Piece>, String> {
         let token = piece.get("SpecialToken").ok_or("a piece of a template is unknown")?;
         let own = own(token)?;
         pieces.extend(special(value, token)?.into_iter().map(|id| Piece::Token(id, own)));
+        // Each piece may name a token with many ids.
+        check_number(pieces.len())?;
     }
     Ok(pieces)
 }
