@@ -116,14 +116,10 @@ impl AdapterPool {
     pub fn add(&self, name: &str, source: impl Into<ModelSource>) -> Result<()> {
         let source = source.into();
         let refuse = |kind, message| Err(named(Error::new(kind, ADD, message), name));
-        if name.is_empty()
-            || name.len() > LONGEST_NAME
-            || name.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
-            return refuse(
-                ErrorKind::InvalidInput,
-                "a name has 1 to 256 bytes without spaces and control characters",
-            );
+        let has_space = name.contains(|c: char| c.is_whitespace() || c.is_control());
+        if name.is_empty() || name.len() > LONGEST_NAME || has_space {
+            let message = "a name has 1 to 256 bytes without spaces and control characters";
+            return refuse(ErrorKind::InvalidInput, message);
         }
         {
             let mut state = self.0.lock();
@@ -131,10 +127,8 @@ impl AdapterPool {
                 return refuse(ErrorKind::InvalidInput, "the name is taken; remove that adapter first");
             }
             if state.adapters.len() >= Self::MAX_ADAPTERS {
-                return refuse(
-                    ErrorKind::CapacityExceeded,
-                    "the pool has as many adapters as it can; remove some",
-                );
+                let message = "the pool has as many adapters as it can; remove some";
+                return refuse(ErrorKind::CapacityExceeded, message);
             }
             state.clock += 1;
             let now = state.clock;

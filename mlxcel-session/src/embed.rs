@@ -179,13 +179,21 @@ impl Model {
 
     /// The rows that texts of these tokens are.
     pub(crate) fn rows_to_embed(&self, texts: &EncodedTexts, options: &EmbedOptions) -> Result<Vec<TextRow>> {
-        if self.capabilities().hidden_states.is_none() {
+        let Some(hidden) = self.capabilities().hidden_states else {
             let message =
                 "the engine does not return hidden states; write a bundle with hidden states enabled";
             return Err(Error::unsupported(OPERATION, message).with_context("capability", "hidden_states"));
+        };
+        let head = self.embedding_head(options);
+        let most = head.map_or(hidden, TextHead::outputs);
+        if let Some(dimensions) = options.dimensions.filter(|&wanted| wanted == 0 || wanted > most) {
+            let message = "vectors can be cut to from 1 to all of their elements";
+            return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+                .with_context("field", "dimensions")
+                .with_context("value", dimensions)
+                .with_context("limit", most));
         }
-        self.check_dimensions(options)?;
-        let answer = match self.embedding_head(options) {
+        let answer = match head {
             Some(head) => TextAnswer::of(head),
             None => TextAnswer::Hidden(options.pooling.unwrap_or(Pooling::Mean)),
         };
@@ -195,21 +203,6 @@ impl Model {
     /// The layers behind the pooled states.
     fn embedding_head(&self, options: &EmbedOptions) -> Option<&TextHead> {
         self.texts().embedding.as_ref().filter(|_| options.pooling.is_none())
-    }
-
-    fn check_dimensions(&self, options: &EmbedOptions) -> Result<()> {
-        let hidden = self.capabilities().hidden_states.unwrap_or_default();
-        let most = self.embedding_head(options).map_or(hidden, TextHead::outputs);
-        match options.dimensions {
-            Some(dimensions) if dimensions == 0 || dimensions > most => {
-                let message = "vectors can be cut to from 1 to all of their elements";
-                Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
-                    .with_context("field", "dimensions")
-                    .with_context("value", dimensions)
-                    .with_context("limit", most))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The embeddings of `texts` that `results` are.

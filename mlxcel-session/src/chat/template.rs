@@ -1,6 +1,5 @@
 //! Renders a checkpoint's chat template as transformers does.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
@@ -167,13 +166,14 @@ impl ChatTemplate {
     /// As [`render`](Self::render), with the origin of each part.
     pub(crate) fn render_parts(&self, messages: &[Message], options: &ChatOptions) -> Result<Rendered> {
         let template = self.choose(options)?;
-        let messages = prepared(self, messages);
-        let (messages, final_content) = if options.continue_final_message {
-            let (messages, content) = with_end_mark(messages.into_owned())?;
-            (Cow::Owned(messages), Some(content))
-        } else {
-            (messages, None)
-        };
+        let mut messages = prepared(self, messages);
+        let mut final_content = None;
+        if options.continue_final_message {
+            let last = messages.to_mut().last_mut();
+            let last = last.ok_or_else(|| invalid("there is no last message to continue"))?;
+            final_content = Some(last.content.clone());
+            last.content.push_str(END_MARK);
+        }
         let now = options.date.as_deref().map(date).transpose()?;
         let date_string = now.as_ref().map(|now| now.strftime("%d %b %Y").to_string());
         let mut variables: Vec<_> =
@@ -263,16 +263,6 @@ fn fields(message: &Message) -> Vec<Field<'_>> {
         .into_iter()
         .chain(extra)
         .collect()
-}
-
-/// The messages, where the last one ends with [`END_MARK`], and what it says without that.
-fn with_end_mark(mut messages: Vec<Message>) -> Result<(Vec<Message>, String)> {
-    let Some(last) = messages.last_mut() else {
-        return Err(invalid("there is no last message to continue"));
-    };
-    let content = last.content.clone();
-    last.content.push_str(END_MARK);
-    Ok((messages, content))
 }
 
 /// A date, and the time if it has one, at this place.

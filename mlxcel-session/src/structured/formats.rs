@@ -1,7 +1,7 @@
 //! Makes JSON schemas narrower where llguidance's own expressions for formats are too wide, or its integers
 //! too small.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The longest address that SMTP carries, and the longest host name that the domain name system has (RFC
 /// 5321, RFC 1035).
@@ -64,7 +64,10 @@ pub(super) fn complete(schema: &mut Value) {
         }
     }
     if let Some(more) = map.get("format").and_then(Value::as_str).and_then(demands) {
-        add(map, more);
+        match map.get_mut("allOf").and_then(Value::as_array_mut) {
+            Some(all) => all.push(more),
+            None => drop(map.insert("allOf".to_owned(), json!([more]))),
+        }
     }
 }
 
@@ -81,15 +84,6 @@ fn demands(format: &str) -> Option<Value> {
         "hostname" => json!({ "maxLength": LONGEST_NAME }),
         _ => return None,
     })
-}
-
-fn add(map: &mut Map<String, Value>, more: Value) {
-    match map.get_mut("allOf").and_then(Value::as_array_mut) {
-        Some(all) => all.push(more),
-        None => {
-            map.insert("allOf".to_owned(), json!([more]));
-        }
-    }
 }
 
 #[cfg(test)]

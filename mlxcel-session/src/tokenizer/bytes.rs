@@ -38,7 +38,11 @@ pub(super) fn step(kind: &str, value: &Value) -> Option<Step> {
 pub(super) fn of_token(steps: &[Step], mut token: String) -> Vec<u8> {
     for step in steps {
         match step {
-            Step::ByteLevel => return of_letters(&token).unwrap_or(token.into_bytes()),
+            // A letter that represents no byte is not of a byte-level token.
+            Step::ByteLevel => {
+                let bytes: Option<Vec<u8>> = token.chars().map(byte_of_letter).collect();
+                return bytes.unwrap_or(token.into_bytes());
+            }
             Step::ByteFallback => {
                 if let Some(byte) = fallback_byte(&token) {
                     return vec![byte];
@@ -61,11 +65,6 @@ pub(super) fn of_token(steps: &[Step], mut token: String) -> Vec<u8> {
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
-}
-
-/// The bytes of a byte-level token; `None` if a letter represents no byte.
-fn of_letters(token: &str) -> Option<Vec<u8>> {
-    token.chars().map(byte_of_letter).collect()
 }
 
 /// The byte of a letter: printable ones of Latin-1 are themselves, and the others, in their order, are the

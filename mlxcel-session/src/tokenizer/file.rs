@@ -122,7 +122,7 @@ impl Checked {
         }
         let normalization = Normalization::read(normalizer.as_ref())?;
         let (pre_tokenizers, splitting_growth) = PreTokenizers::read(section(file.pre_tokenizer)?.as_ref())?;
-        let decoding = Decoders::read(section(file.decoder)?.as_ref())?;
+        let (decoders, of_token) = Decoders::read(section(file.decoder)?.as_ref())?;
         if let Some(long) = file.added_tokens.iter().find(|token| token.content.len() > LONGEST_TOKEN) {
             return Err(format!(
                 "an added token has {} bytes, more than {LONGEST_TOKEN}",
@@ -140,7 +140,7 @@ impl Checked {
         let mut tokenizer = TokenizerImpl::new(model.model);
         tokenizer.with_normalizer(normalization.normalizers).map_err(|error| error.to_string())?;
         tokenizer.with_pre_tokenizer(pre_tokenizers);
-        tokenizer.with_decoder(decoding.decoders);
+        tokenizer.with_decoder(decoders);
         let added_tokens = file.added_tokens.into_iter().map(|token| {
             AddedToken::from(token.content, token.special)
                 .single_word(token.single_word)
@@ -161,7 +161,7 @@ impl Checked {
             growth: normalization.growth.saturating_mul(splitting_growth),
             covered,
             added,
-            of_token: decoding.of_token,
+            of_token,
             tokenizer,
         })
     }

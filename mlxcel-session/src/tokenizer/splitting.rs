@@ -53,12 +53,6 @@ impl PreTokenizer for PreTokenizers {
 /// How tokens become a text again.
 pub(super) struct Decoders(Vec<Decode>);
 
-/// The steps of a section `decoder`, and what they do to one token.
-pub(super) struct Decoding {
-    pub(super) decoders: Option<Decoders>,
-    pub(super) of_token: Vec<bytes::Step>,
-}
-
 enum Decode {
     Plain(DecoderWrapper),
     /// Strips a character from each token, at most so many times at the start and at the end.
@@ -70,8 +64,8 @@ enum Decode {
 }
 
 impl Decoders {
-    /// The steps of the section, if it has any.
-    pub(super) fn read(section: Option<&Value>) -> Result<Decoding, String> {
+    /// The steps of the section, if it has any, and what they do to one token.
+    pub(super) fn read(section: Option<&Value>) -> Result<(Option<Self>, Vec<bytes::Step>), String> {
         let mut of_token = Vec::new();
         let steps = Steps::read(section, DECODERS, MOST_DECODED, |kind, value| {
             of_token.extend(bytes::step(kind, value));
@@ -94,8 +88,7 @@ impl Decoders {
             };
             Ok((Decode::Plain(parse(value)?), growth))
         })?;
-        let decoders = if steps.steps.is_empty() { None } else { Some(Self(steps.steps)) };
-        Ok(Decoding { decoders, of_token })
+        Ok((if steps.steps.is_empty() { None } else { Some(Self(steps.steps)) }, of_token))
     }
 }
 
