@@ -219,14 +219,11 @@ fn windows(length: usize, context: usize, stride: Option<usize>) -> Result<Vec<W
     }
     let stride = stride.unwrap_or(context / 2);
     if stride == 0 || stride >= context {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            OPERATION,
-            "the stride must be positive and less than the context",
-        )
-        .with_context("field", "stride")
-        .with_context("value", stride)
-        .with_context("context", context));
+        let message = "the stride must be positive and less than the context";
+        return Err(Error::new(ErrorKind::InvalidInput, OPERATION, message)
+            .with_context("field", "stride")
+            .with_context("value", stride)
+            .with_context("context", context));
     }
     let mut windows = vec![Window { begin: 0, scored: 1, end: context }];
     while let Some(last) = windows.last().filter(|last| last.end < length) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mlxcel_core::reference::ReferenceBackend;
 use mlxcel_core::{AdapterLimits, Backend, ErrorKind, LoadOptions};
-use mlxcel_session::{AdapterPool, CancelToken, Engine, Model, Options, TokenId};
+use mlxcel_session::{Adapter, AdapterPool, CancelToken, Engine, Model, Options, Result, TokenId};
 
 use crate::support::cancelled;
 
@@ -27,11 +27,7 @@ fn pool(model: &Model, adapters: u64) -> AdapterPool {
     pool
 }
 
-fn acquire(
-    pool: &AdapterPool,
-    name: &str,
-    patience: Duration,
-) -> mlxcel_session::Result<mlxcel_session::Adapter> {
+fn acquire(pool: &AdapterPool, name: &str, patience: Duration) -> Result<Adapter> {
     pool.acquire(name, patience, &CancelToken::new())
 }
 
@@ -145,13 +141,11 @@ fn requests_with_more_adapters_than_slots_have_the_texts_of_their_adapters() {
     let model = model(2);
     let prompt: Vec<TokenId> = (0..40).map(|index| 3 + index * 7 % 60).collect();
     let options = Options::new(12).with_ignore_stop(true);
-    let expected: Vec<_> = (1..=5)
-        .map(|number| {
-            let adapter = model.load_adapter(ReferenceBackend::adapter(number)).unwrap();
-            let stream = model.generate_tokens(&prompt, &options.clone().with_adapter(&adapter)).unwrap();
-            stream.complete().unwrap().tokens
-        })
-        .collect();
+    let expected = [1, 2, 3, 4, 5].map(|number| {
+        let adapter = model.load_adapter(ReferenceBackend::adapter(number)).unwrap();
+        let stream = model.generate_tokens(&prompt, &options.clone().with_adapter(&adapter)).unwrap();
+        stream.complete().unwrap().tokens
+    });
     let (pool, engine) = (pool(&model, 5), Engine::new(model.clone()).unwrap());
     thread::scope(|scope| {
         for thread in 0..4 {

@@ -76,14 +76,10 @@ fn tokenizer_and_template_round_trip_through_gguf() {
     assert_eq!(ours.vocabulary_size(), theirs.vocabulary_size());
     let messages = [Message::system("Be brief."), Message::user("Who was Ann? <|end|> 😀")];
     for options in [ChatOptions::default(), ChatOptions::default().with_generation_prompt(false)] {
-        assert_eq!(
-            ours.render_chat(&messages, &options).unwrap(),
-            theirs.render_chat(&messages, &options).unwrap()
-        );
-        assert_eq!(
-            ours.encode_chat(&messages, &options).unwrap(),
-            theirs.encode_chat(&messages, &options).unwrap()
-        );
+        let [text, expected] = [&ours, &theirs].map(|one| one.render_chat(&messages, &options).unwrap());
+        assert_eq!(text, expected);
+        let [ids, expected] = [&ours, &theirs].map(|one| one.encode_chat(&messages, &options).unwrap());
+        assert_eq!(ids, expected);
     }
     assert_eq!(ours.special_token_id("eos_token"), Some(1));
     // A folder with one model in it is that model.

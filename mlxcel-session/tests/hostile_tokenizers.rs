@@ -48,16 +48,7 @@ fn refused(json: &Value, why: &str) {
 fn ends(json: &Value) {
     let start = cpu_time();
     if let Ok(tokenizer) = open(json) {
-        for text in [
-            "",
-            " ",
-            "a",
-            "hello world, hello",
-            "   \n\n\t ",
-            "é你😀\u{301}\u{fdfa}ﬁ",
-            "<unk>a <s> b</s>",
-            "<0x41>",
-        ] {
+        for text in TEXTS {
             if let Ok(tokens) = tokenizer.encode(text, true) {
                 let _ = tokenizer.decode(&tokens, false);
             }
@@ -137,10 +128,13 @@ fn all() -> [Value; 5] {
     [tokenizer_file(), bpe(), unigram(), word_piece(), word_level()]
 }
 
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 12] = [
     "hello world, hello",
     "  two  spaces ",
+    "   \n\n\t ",
     "<s> special<unk>",
+    "<unk>a <s> b</s>",
+    "<0x41>",
     "é你😀\u{301}ﬁ\u{fdfa}",
     "",
     "a",

@@ -33,7 +33,7 @@ fn added(content: &str, special: bool, fields: &Value) -> Value {
 }
 
 /// All added tokens; special ones with `fields`.
-fn added_tokens(fields: &Value) -> Value {
+fn added_tokens(fields: &Value) -> Vec<Value> {
     let control = CONTROL.iter().map(|token| added(token, true, fields));
     let markers = MARKERS.iter().map(|token| added(token, false, &json!({})));
     // Runs of spaces are tokens of GPT-NeoX, from any text.
@@ -71,17 +71,11 @@ fn kinds() -> Vec<(&'static str, Value)> {
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]});
     let metaspace =
         json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
-    let mut bytes = tokenizer_file();
-    let own = bytes["added_tokens"].as_array().unwrap().clone();
-    let with_added = |fields: Value| {
-        let mut bytes = bytes.clone();
-        let tokens = own.iter().cloned().chain(added_tokens(&fields).as_array().unwrap().clone());
-        bytes["added_tokens"] = tokens.collect();
-        bytes
+    let bytes = |fields: Value| {
+        let mut file = tokenizer_file();
+        file["added_tokens"].as_array_mut().unwrap().extend(added_tokens(&fields));
+        file
     };
-    let stripping = with_added(json!({"rstrip": true, "lstrip": true}));
-    let alone = with_added(json!({"single_word": true}));
-    bytes = with_added(json!({}));
     // Their vocabularies hold control tokens like any other, and these are looked for in normalized texts.
     let words = ["the", "a", "x", "user", "system", "assistant", "hello"];
     let scores = words.iter().map(|word| json!([format!("▁{word}"), -2.0]));
@@ -107,13 +101,13 @@ fn kinds() -> Vec<(&'static str, Value)> {
         "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "unk_token": "<unk>", "vocab": vocabulary}});
     vec![
-        ("byte-level", bytes),
-        ("stripping", stripping),
+        ("byte-level", bytes(json!({}))),
+        ("stripping", bytes(json!({"rstrip": true, "lstrip": true}))),
         ("legacy", sentencepiece(legacy, Value::Null)),
         ("metaspace", sentencepiece(Value::Null, metaspace.clone())),
         ("unigram", unigram),
         ("word-level", word_level),
-        ("single words", alone),
+        ("single words", bytes(json!({"single_word": true}))),
     ]
 }
 

@@ -188,25 +188,24 @@ fn prompt_of(folder: &Path) -> String {
 
 #[test]
 fn chat_templates_are_found_in_every_known_file() {
-    let own = with_file("chat_template.jinja", b"own {{ messages[0].content }}");
-    assert_eq!(prompt_of(own.path()), "own Hi");
-    let config = with_file(
-        "tokenizer_config.json",
-        br#"{"bos_token": {"content": "<|begin|>"}, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#,
-    );
-    assert_eq!(prompt_of(config.path()), "<|begin|>Hi");
-    let named = with_file(
-        "tokenizer_config.json",
-        br#"{"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]}"#,
-    );
+    let config = br#"{"bos_token": {"content": "<|begin|>"}, "chat_template": "{{ bos_token }}{{ messages[0].content }}"}"#;
+    for (file, content, expected) in [
+        ("chat_template.jinja", &b"own {{ messages[0].content }}"[..], "own Hi"),
+        ("tokenizer_config.json", config, "<|begin|>Hi"),
+        ("chat_template.json", br#"{"chat_template": "older"}"#, "older"),
+    ] {
+        assert_eq!(prompt_of(with_file(file, content).path()), expected);
+    }
+    let named = br#"{"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]}"#;
+    let named = with_file("tokenizer_config.json", named);
     assert_eq!(prompt_of(named.path()), "plain");
+    let hi = [Message::user("Hi")];
     let tools = ChatOptions::default().with_variable("tools", serde_json::json!([{}]));
     let tokenizer = Tokenizer::open(named.path()).unwrap();
-    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &tools).unwrap(), "tools");
+    assert_eq!(tokenizer.render_chat(&hi, &tools).unwrap(), "tools");
     let other = tools.clone().with_template_name("default");
-    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &other).unwrap(), "plain");
-    let unknown =
-        tokenizer.render_chat(&[Message::user("Hi")], &other.with_template_name("rag")).unwrap_err();
+    assert_eq!(tokenizer.render_chat(&hi, &other).unwrap(), "plain");
+    let unknown = tokenizer.render_chat(&hi, &other.with_template_name("rag")).unwrap_err();
     assert_eq!(
         (unknown.kind(), unknown.context("templates")),
         (ErrorKind::NotFound, Some("tool_use, default"))
@@ -219,11 +218,9 @@ fn chat_templates_are_found_in_every_known_file() {
     let tokenizer = Tokenizer::open(folder.path()).unwrap();
     let names: Vec<_> = tokenizer.chat_template().unwrap().names().collect();
     assert_eq!(names, ["default", "rag", "tool_use"]);
-    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &tools).unwrap(), "tool_use.jinja");
+    assert_eq!(tokenizer.render_chat(&hi, &tools).unwrap(), "tool_use.jinja");
     let rag = ChatOptions::default().with_template_name("rag");
-    assert_eq!(tokenizer.render_chat(&[Message::user("Hi")], &rag).unwrap(), "rag.jinja");
-    let older = with_file("chat_template.json", br#"{"chat_template": "older"}"#);
-    assert_eq!(prompt_of(older.path()), "older");
+    assert_eq!(tokenizer.render_chat(&hi, &rag).unwrap(), "rag.jinja");
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn published_tool_calls_are_parsed() {
 
 #[test]
 fn text_that_is_not_a_call_stays_text() {
-    let tools = Tools::new(&tokenizer("<tool_call>{{ tools }}", &[]), definitions()).unwrap();
+    let tools = tools_of("hermes", definitions());
     let whole = r#"<tool_call>{"name": "now", "arguments": {}}</tool_call>"#;
     for said in [
         "Just text.",
@@ -298,7 +298,7 @@ fn text_that_is_not_a_call_stays_text() {
             "{both}: {parts:?}"
         );
     }
-    let llama = Tools::new(&tokenizer("<|start_header_id|>{{ tools }}", &[]), definitions()).unwrap();
+    let llama = tools_of("llama3", definitions());
     for said in [
         "{\"a\": 1}",
         "  {",
@@ -322,8 +322,7 @@ proptest! {
         "[", "]", "now", "[ARGS]", "{}", ", ", "```", "tool_call", "<|tool_call|>",
     ]), 0..12), seed in any::<u64>(), style in 3..STYLES.len()) {
         let said = parts.concat();
-        let (_, template, special) = STYLES[style];
-        let tools = Tools::new(&tokenizer(template, special), definitions()).unwrap();
+        let tools = tools_of(STYLES[style].0, definitions());
         let whole = { let mut parser = tools.parser(); let mut parts = parser.push(&said); parts.extend(parser.finish()); parts };
         let cut = parse(tools.parser(), &said, &mut Chance(seed));
         prop_assert_eq!(text(&whole), text(&cut));
