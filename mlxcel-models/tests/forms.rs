@@ -176,6 +176,8 @@ fn gptq_is_read_in_every_width_and_grouping() {
         (8, 64, false, false, "u8/64 f16 - u8*scale"),
         (8, 128, true, true, "u8-128/128 f16"),
         (3, 32, false, false, "u3/32 f16 - u8*scale"),
+        (5, 32, true, false, "u5/32 f16 - u8*scale"),
+        (6, 64, false, true, "u6-32/64 f16"),
         (2, 64, true, false, "u2/64 f16 - u8*scale"),
         // Of the last group there are 64 columns.
         (4, 96, false, false, "u4/32 f16 - u8*scale"),
@@ -300,6 +302,9 @@ fn packed_integers_of_compressed_tensors_are_read() {
         (8, 128, Some(false), false, "u8/128 f16 - u8*scale"),
         (4, 32, Some(true), true, "u4/32 f16 - u8*scale ordered"),
         (4, 128, None, true, "u4-8/128 f16 ordered"),
+        (3, 32, Some(true), false, "u3/32 f16 - u8*scale"),
+        (5, 64, Some(true), true, "u5/64 f16 - u8*scale ordered"),
+        (6, 128, None, false, "u6-32/128 f16"),
     ] {
         let (limit, groups) = (1u32 << bits, COLUMNS / group);
         let codes = numbers(ROWS * COLUMNS, limit, 5);

@@ -83,14 +83,14 @@ impl Packing {
             }
             5 if family == "gpt_oss" => Self::Codes(Form::Mxfp4),
             5 | 6 => Self::Codes(Form::Gptq {
-                bits: random.pick(&[2, 3, 4, 8]),
+                bits: random.pick(&[2, 3, 4, 4, 5, 6, 8]),
                 group: small,
                 symmetric: random.one_in(2),
                 order: random.one_in(3),
             }),
             7 => Self::Codes(Form::Awq { group: small }),
             8 => Self::Codes(Form::Compressed {
-                bits: random.pick(&[4, 8]),
+                bits: random.pick(&[2, 3, 4, 4, 5, 6, 8]),
                 group: small,
                 symmetric: random.one_in(2),
                 in_bytes: false,
@@ -256,7 +256,7 @@ impl Form {
                 if !symmetric && in_bytes {
                     parts.push(("weight_zero_point", bytes(random, "I8", &[rows, groups])));
                 } else if !symmetric {
-                    parts.push(("weight_zero_point", words(random, &[rows.div_ceil(32 / bits), groups])));
+                    parts.push(("weight_zero_point", words(random, &[(rows * bits).div_ceil(32), groups])));
                 }
                 parts
             }

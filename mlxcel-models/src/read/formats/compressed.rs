@@ -32,8 +32,9 @@ const SCALE: &str = "weight_scale";
 const ZERO: &str = "weight_zero_point";
 const COLUMNS: &str = "weight_g_idx";
 const GLOBAL: &str = "weight_global_scale";
-/// The widths whose codes fill whole words.
-const WIDTHS: [usize; 3] = [2, 4, 8];
+/// The supported widths. Before codes were packed densely, those of 3, 5 and 6 bits left bits of each word
+/// unused; the sizes of their tensors are others.
+const WIDTHS: [usize; 6] = [2, 3, 4, 5, 6, 8];
 
 /// The matrix of a module.
 pub(super) fn matrix(
@@ -213,7 +214,9 @@ fn expect_zeros(
     let [height, width] = [module.rows.div_ceil(rows), module.columns.div_ceil(columns)];
     let why = "a zero for each scale";
     match zeros.view.element_type {
-        ElementType::I32 => zeros.expect(&[ElementType::I32], &[height.div_ceil(32 / bits), width], why),
+        ElementType::I32 => {
+            zeros.expect(&[ElementType::I32], &[height.saturating_mul(bits).div_ceil(32), width], why)
+        }
         _ if width == 1 && zeros.view.shape.len() < 2 => {
             let shape = if zeros.view.shape.is_empty() { vec![] } else { vec![height] };
             zeros.expect(&[ElementType::I8], &shape, why)
@@ -302,17 +305,19 @@ impl Compressed {
                 fits.then_some(())
             }
             Part::Offsets => {
-                let in_word = 32 / self.bits.max(1);
+                let words = view.bytes.as_chunks::<4>().0;
                 let signed = 1u8 << (self.bits - 1);
                 let zero_of = |group: usize, row: usize| {
                     let row = row / self.rows.max(1);
                     if view.element_type == ElementType::I8 {
                         return view.bytes.get(row * width + group).map(|zero| zero.wrapping_add(signed));
                     }
-                    let word = view.bytes.as_chunks().0.get(row / in_word * width + group)?;
-                    let code = u32::from_le_bytes(*word) >> (row % in_word * self.bits);
+                    let (index, shift) = (row * self.bits / 32, row * self.bits % 32);
+                    let word =
+                        |index: usize| words.get(index * width + group).map(|word| u32::from_le_bytes(*word));
+                    let code = u64::from(word(index)?) | u64::from(word(index + 1).unwrap_or_default()) << 32;
                     // The mask leaves 8 bits at most.
-                    Some((code & ((1 << self.bits) - 1)) as u8)
+                    Some((code >> shift & ((1 << self.bits) - 1)) as u8)
                 };
                 write_zeros(self.groups, rows, out, zero_of)
             }

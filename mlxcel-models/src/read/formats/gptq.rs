@@ -22,7 +22,7 @@ use crate::element::ElementType;
 use crate::packing::{Arrangement, Gptq, Offset, Packing, Part};
 use crate::read::gather::misfit;
 
-const WIDTHS: [usize; 4] = [2, 3, 4, 8];
+const WIDTHS: [usize; 6] = [2, 3, 4, 5, 6, 8];
 
 /// The matrix of a module: packed where it has `qweight`, else dense.
 pub(super) fn matrix(
