@@ -22,19 +22,14 @@ pub(super) fn step(params: &SamplingParams) -> Step {
             }
             candidates.retain(|candidate| mask.allows(candidate.token));
         }
-        for (field, tokens) in [("allowed_tokens", allowed.as_ref()), ("forbidden_tokens", Some(&forbidden))]
-        {
-            if let Some(&token) =
-                tokens.and_then(|tokens| tokens.last()).filter(|&&token| token as usize >= size)
-            {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "sample",
-                    "the token is outside the vocabulary",
-                )
-                .with_context("field", field)
-                .with_context("token", token)
-                .with_context("vocabulary_size", size));
+        let allowed_last = allowed.as_deref().and_then(<[TokenId]>::last);
+        for (field, last) in [("allowed_tokens", allowed_last), ("forbidden_tokens", forbidden.last())] {
+            if let Some(token) = last.filter(|&&token| token as usize >= size) {
+                let message = "the token is outside the vocabulary";
+                return Err(Error::new(ErrorKind::InvalidInput, "sample", message)
+                    .with_context("field", field)
+                    .with_context("token", token)
+                    .with_context("vocabulary_size", size));
             }
         }
         if let Some(allowed) = &allowed {
