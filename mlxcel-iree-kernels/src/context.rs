@@ -9,6 +9,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, Value};
 use crate::instructions::Instructions;
 use crate::kernels::Kernels;
 use crate::layout::{TensorRole, WeightLayout};
+use crate::norm::Norm;
 
 /// The context of rewriting composites, and what it collects.
 #[derive(Debug)]
@@ -23,11 +24,20 @@ pub(crate) struct Context {
     pub(crate) asked: RefCell<HashMap<String, TensorRole>>,
     /// The kernels so far.
     pub(crate) kernels: Kernels,
+    /// Those of them that are norms, by name.
+    pub(crate) norms: HashMap<String, Norm>,
 }
 
 impl Context {
     pub(crate) fn new(instructions: Instructions, precision: Precision, as_stored: HashSet<String>) -> Self {
-        Self { instructions, precision, as_stored, asked: RefCell::default(), kernels: Kernels::default() }
+        Self {
+            instructions,
+            precision,
+            as_stored,
+            asked: RefCell::default(),
+            kernels: Kernels::default(),
+            norms: HashMap::new(),
+        }
     }
 
     /// Whether a kernel gets `value` in panels, with elements `contents`: an argument that nothing reads as

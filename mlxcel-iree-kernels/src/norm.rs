@@ -1,12 +1,13 @@
 //! RMS norms: a kernel, since the compiler sums squares in an order that depends on the number of rows, and
-//! approximates roots if there are many.
+//! approximates roots if there are many. Kernels that read a row as they need it compute its norm themselves.
 
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
-use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, TensorType, Value};
+use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, OpKind, Result, TensorType, Value};
 
 use super::kernels::{Description, Kernel};
 use super::value::{Operand, Type};
 use crate::context::{Context, knows_attributes};
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Elements of one workgroup.
@@ -42,6 +43,9 @@ pub(super) fn lower<'f>(
     let norm = Norm { rows, width, element: ty.element, factors, epsilon };
     let result = vec![TensorType::new(ty.element, [rows, width])];
     let normalised = context.kernels.call(b, &norm, &[x, weight], result)?[0];
+    if let Some((OpKind::CustomCall { target, .. }, _)) = b.definition(normalised) {
+        context.norms.insert(target.clone(), norm);
+    }
     Ok(Some(vec![b.reshape(normalised, &ty.shape)?]))
 }
 
@@ -55,72 +59,126 @@ fn narrowed(w: &mut Writer, value: Operand, element: ElementType) -> Operand {
     if element == F32 { value } else { w.cast("narrow", "truncf", &value, element.mlir()) }
 }
 
+/// The norm that made `value`, with its operands: rows, and a factor for each of their elements.
+pub(super) fn of<'f>(
+    b: &Builder<'f>,
+    context: &Context,
+    value: Value<'f>,
+) -> Option<(Norm, Value<'f>, Value<'f>)> {
+    let (kind, operands) = b.definition(value)?;
+    match (kind, &operands[..]) {
+        (OpKind::Reshape, &[reshaped]) => of(b, context, reshaped),
+        (OpKind::CustomCall { target, .. }, &[x, weight]) => {
+            context.norms.get(target).map(|&norm| (norm, x, weight))
+        }
+        _ => None,
+    }
+}
+
 /// `rows` of `width` elements, each divided by its root mean square and multiplied by `width` factors.
-#[derive(Debug)]
-struct Norm {
-    rows: usize,
-    width: usize,
-    element: ElementType,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Norm {
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    pub(super) element: ElementType,
     factors: ElementType,
     epsilon: f32,
 }
 
+/// The operands of a norm in a kernel.
+pub(super) struct Views {
+    x: View,
+    weight: View,
+}
+
+impl Norm {
+    /// Adds the norm's operands to `kernel`.
+    pub(super) fn operands(&self, kernel: &mut Kernel) -> Views {
+        let (x, weight) = (kernel.operand("x"), kernel.operand("weight"));
+        Views {
+            x: kernel.view("x", &x, &[self.rows, self.width], self.element.mlir()),
+            weight: kernel.view("weight", &weight, &[self.width], self.factors.mlir()),
+        }
+    }
+
+    /// The elements of one vector, and how many vectors are read side by side.
+    fn vectors(&self) -> (usize, usize) {
+        let lanes = lanes(self.width);
+        (lanes, if self.width.is_multiple_of(TOGETHER * lanes) { TOGETHER } else { 1 })
+    }
+
+    /// The inverse of a row's root mean square, in each lane of a vector.
+    pub(super) fn scale(&self, w: &mut Writer, views: &Views, row: &Operand) -> Operand {
+        let (lanes, together) = self.vectors();
+        let [zero, size, step] = [0, self.width, together * lanes].map(|number| w.index(number));
+        let nothing = w.constant("0.0", Type::vector(lanes, "f32"));
+        let carried = vec![nothing; together];
+        let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
+            let squared = sums.iter().enumerate().map(|(i, sum)| {
+                let at = w.offset("at", first, i * lanes);
+                let value = views.x.load(w, "value", &[row, &at], lanes);
+                let value = widened(w, value);
+                w.fma("sum", &value, &value, sum)
+            });
+            squared.collect()
+        });
+        let joined =
+            sums.iter().skip(1).fold(sums[0].clone(), |joined, sum| w.arith("joined", "addf", &joined, sum));
+        let total = w.reduce("total", "add", &joined);
+        let constant = |value: f32| format!("0x{:08X}", value.to_bits());
+        let [count, epsilon, whole] =
+            [self.width as f32, self.epsilon, 1.0].map(|value| w.constant(constant(value), Type::F32));
+        let mean = w.arith("mean", "divf", &total, &count);
+        let mean = w.arith("mean", "addf", &mean, &epsilon);
+        let root = w.unary("root", "math.sqrt", &mean);
+        let scale = w.arith("scale", "divf", &whole, &root);
+        w.broadcast("scale", &scale, lanes)
+    }
+
+    /// The vector of a row's normalised elements that begins at `at`.
+    pub(super) fn values(
+        &self,
+        w: &mut Writer,
+        views: &Views,
+        [row, at]: [&Operand; 2],
+        scale: &Operand,
+    ) -> Operand {
+        let (lanes, _) = self.vectors();
+        let value = views.x.load(w, "value", &[row, at], lanes);
+        let factor = views.weight.load(w, "factor", &[at], lanes);
+        let [value, factor] = [value, factor].map(|narrow| widened(w, narrow));
+        let value = w.arith("scaled", "mulf", &value, scale);
+        let value = narrowed(w, value, self.element);
+        let value = widened(w, value);
+        let value = w.arith("product", "mulf", &factor, &value);
+        narrowed(w, value, self.element)
+    }
+}
+
 impl Description for Norm {
     fn kernel(&self) -> Kernel {
-        let Self { rows, width, element, factors, epsilon } = *self;
+        let Self { rows, width, element, .. } = *self;
         let of_workgroup = (WORKGROUP / width).clamp(1, rows);
         let label = format!("rms_norm_{element}_{rows}x{width}");
         let mut kernel = Kernel::new(label, [rows.div_ceil(of_workgroup), 1, 1]);
-        let (x, weight, out) = (kernel.operand("x"), kernel.operand("weight"), kernel.result("out"));
-        let x = kernel.view("x", &x, &[rows, width], element.mlir());
-        let weight = kernel.view("weight", &weight, &[width], factors.mlir());
+        let views = self.operands(&mut kernel);
+        let out = kernel.result("out");
         let out = kernel.view("out", &out, &[rows, width], element.mlir());
         let workgroup = kernel.workgroup(0);
 
         let w = &mut kernel.body;
-        let lanes = lanes(width);
-        let together = if width % (TOGETHER * lanes) == 0 { TOGETHER } else { 1 };
+        let (lanes, together) = self.vectors();
         let [zero, one, all, size, step] =
             [0, 1, rows, width, together * lanes].map(|number| w.index(number));
-        let nothing = w.constant("0.0", Type::vector(lanes, "f32"));
         let begin = w.scaled("begin", &workgroup, of_workgroup);
         let end = w.offset("end", &begin, of_workgroup);
         let end = w.arith("end", "minui", &end, &all);
         w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
-            let carried = vec![nothing; together];
-            let sums = w.for_loop("first", [&zero, &size, &step], &carried, |w, first, sums| {
-                let squared = sums.iter().enumerate().map(|(i, sum)| {
-                    let at = w.offset("at", first, i * lanes);
-                    let value = x.load(w, "value", &[row, &at], lanes);
-                    let value = widened(w, value);
-                    w.fma("sum", &value, &value, sum)
-                });
-                squared.collect()
-            });
-            let joined = sums
-                .iter()
-                .skip(1)
-                .fold(sums[0].clone(), |joined, sum| w.arith("joined", "addf", &joined, sum));
-            let total = w.reduce("total", "add", &joined);
-            let constant = |value: f32| format!("0x{:08X}", value.to_bits());
-            let [count, epsilon, whole] =
-                [width as f32, epsilon, 1.0].map(|value| w.constant(constant(value), Type::F32));
-            let mean = w.arith("mean", "divf", &total, &count);
-            let mean = w.arith("mean", "addf", &mean, &epsilon);
-            let root = w.unary("root", "math.sqrt", &mean);
-            let scale = w.arith("scale", "divf", &whole, &root);
-            let scale = w.broadcast("scale", &scale, lanes);
+            let scale = self.scale(w, &views, row);
             w.for_loop("first", [&zero, &size, &step], &[], |w, first, _| {
                 for i in 0..together {
                     let at = w.offset("at", first, i * lanes);
-                    let value = x.load(w, "value", &[row, &at], lanes);
-                    let factor = weight.load(w, "factor", &[&at], lanes);
-                    let [value, factor] = [value, factor].map(|narrow| widened(w, narrow));
-                    let value = w.arith("scaled", "mulf", &value, &scale);
-                    let value = narrowed(w, value, element);
-                    let value = widened(w, value);
-                    let value = w.arith("product", "mulf", &factor, &value);
-                    let value = narrowed(w, value, element);
+                    let value = self.values(w, &views, [row, &at], &scale);
                     out.store(w, &value, &[row, &at]);
                 }
                 Vec::new()

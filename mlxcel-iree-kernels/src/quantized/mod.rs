@@ -25,6 +25,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, ElementType, Result, Tenso
 
 use super::experts::{self, Blocks};
 use super::layout::TensorRole;
+use super::norm;
 use crate::context::Context;
 use embedding::Lookup;
 use form::{Arithmetic, Form};
@@ -186,7 +187,9 @@ fn sums<'f>(
     let parts = operands.parts(b)?;
     // Equal calls with equal operands are merged by the compiler.
     let product = Product::new(form, arithmetic, context.instructions, rows);
-    let ready = context.kernels.call(b, &Activations { product, rows: given }, &[x], ready)?;
+    let normed = norm::of(b, context, x).filter(|(norm, ..)| [norm.rows, norm.width] == [given, form.inputs]);
+    let (norm, x) = normed.map_or((None, vec![x]), |(norm, x, weight)| (Some(norm), vec![x, weight]));
+    let ready = context.kernels.call(b, &Activations { product, rows: given, norm }, &x, ready)?;
     let operands: Vec<_> = ready.into_iter().chain(parts).chain(experts).collect();
     Ok(context.kernels.call(b, &Linear { product, rows, blocks }, &operands, vec![result])?[0])
 }

@@ -8,7 +8,9 @@
 use super::form::Arithmetic;
 use super::product::Product;
 use crate::kernels::{Description, Kernel};
+use crate::norm::{self, Norm};
 use crate::value::{Operand, Type};
+use crate::view::View;
 use crate::writer::Writer;
 
 /// Activations of one workgroup.
@@ -20,7 +22,7 @@ pub(super) const LANES: usize = 16;
 /// Magnitudes below this are zero in fixed point: their reciprocal could overflow.
 const SMALLEST: &str = "1.0e-30";
 
-/// The kernel that prepares `[rows, inputs]` f32 for products with weights of a form.
+/// The kernel that prepares `[rows, inputs]` f32, or their norm, for products with weights of a form.
 ///
 /// Results: `[chunks, rows, chunk / width, planes, width]` activations, with `width` multiplied by a lane at
 /// a time, and `[chunks, rows, 2]` f32: scale and sum of each chunk, or instead of the sum the bits of the
@@ -30,21 +32,54 @@ const SMALLEST: &str = "1.0e-30";
 pub(super) struct Activations {
     pub(super) product: Product,
     pub(super) rows: usize,
+    /// The norm of rows that is prepared, with the same bits as by its own kernel.
+    pub(super) norm: Option<Norm>,
 }
+
+/// What is prepared.
+enum Input {
+    Stored(View),
+    Normalised(Norm, norm::Views),
+}
+
+impl Input {
+    fn new(kernel: &mut Kernel, rows: usize, inputs: usize, norm: Option<Norm>) -> Self {
+        if let Some(norm) = norm {
+            return Self::Normalised(norm, norm.operands(kernel));
+        }
+        let x = kernel.operand("x");
+        Self::Stored(kernel.view("x", &x, &[rows, inputs], "f32"))
+    }
+
+    /// Reads a row's elements.
+    fn reader<'a>(&'a self, w: &mut Writer, row: &'a Operand) -> Reader<'a> {
+        match self {
+            Self::Stored(x) => Box::new(move |w, at| x.load(w, "x", &[row, at], LANES)),
+            Self::Normalised(norm, views) => {
+                let scale = norm.scale(w, views, row);
+                Box::new(move |w, at| norm.values(w, views, [row, at], &scale))
+            }
+        }
+    }
+}
+
+/// Reads the vector that begins at an element.
+type Reader<'a> = Box<dyn Fn(&mut Writer, &Operand) -> Operand + 'a>;
 
 impl Description for Activations {
     fn kernel(&self) -> Kernel {
-        let &Self { ref product, rows } = self;
+        let &Self { ref product, rows, norm } = self;
         let Product { form, arithmetic, .. } = product;
         let (inputs, arithmetic, width) = (form.inputs, *arithmetic, product.width());
         let (chunks, chunk) = (form.chunks(), form.chunk());
         let element = arithmetic.activation();
         let together = (WORKGROUP / inputs.max(1)).clamp(1, rows);
-        let label = format!("activations_{}_{rows}x{inputs}by{chunk}", arithmetic.name());
+        let normed = if norm.is_some() { "norm_" } else { "" };
+        let label = format!("{normed}activations_{}_{rows}x{inputs}by{chunk}", arithmetic.name());
         let mut kernel = Kernel::new(label, [rows.div_ceil(together), 1, 1]);
-        let (x, ready, meta) = (kernel.operand("x"), kernel.result("ready"), kernel.result("meta"));
+        let x = Input::new(&mut kernel, rows, inputs, norm);
+        let (ready, meta) = (kernel.result("ready"), kernel.result("meta"));
         let planes = arithmetic.planes();
-        let x = kernel.view("x", &x, &[rows, inputs], "f32");
         let ready = kernel.view("ready", &ready, &[chunks, rows, chunk * planes], element);
         let meta = kernel.view("meta", &meta, &[chunks, rows, 2], "f32");
         let workgroup = kernel.workgroup(0);
@@ -55,12 +90,13 @@ impl Description for Activations {
         let end = w.arith("end", "addi", &begin, &many);
         let end = w.arith("end", "minui", &end, &rows);
         w.for_loop("row", [&begin, &end, &one], &[], |w, row, _| {
+            let read = x.reader(w, row);
             w.for_loop("chunk", [&zero, &chunks, &one], &[], |w, place, _| {
                 let first = w.arith("first", "muli", place, &size);
                 let vectors: Vec<Operand> = (0..chunk / LANES)
                     .map(|i| {
                         let at = w.offset("at", &first, i * LANES);
-                        x.load(w, "x", &[row, &at], LANES)
+                        read(w, &at)
                     })
                     .collect();
                 let (scale, sum, vectors) = match arithmetic.largest() {

@@ -2,12 +2,14 @@
 
 use mlxcel_core::Precision;
 use mlxcel_graph::layers;
+use mlxcel_graph::packed::{PackedWeight, packed_linear};
 use mlxcel_portable::eval::Tensor;
 use mlxcel_stablehlo::ElementType::{BF16, F16, F32};
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::linear::values;
-use super::{arguments, as_f32, computed, rounding_to};
+use super::packed::{Random, example};
+use super::{arguments, as_f32, computed, lowered, rounding_to};
 use crate::testing::host;
 
 /// Rows, their width, and the type of elements: widths of one vector, of several that are summed side by side
@@ -58,5 +60,41 @@ fn norms_scale_rows_by_the_root_of_their_mean_square() {
                 assert!(off <= wanted.abs() * (1e-6 + rounding), "{norm:?}: {got} is not {wanted}");
             }
         }
+    }
+}
+
+#[test]
+fn products_of_norms_have_the_bits_of_products_of_stored_norms() {
+    let (rows, width) = (3, 192);
+    let weight = example("u4/64 bf16 + bf16", &[40], width, &mut Random(7));
+    let (x, gains) = (TensorType::new(F32, [rows, width]), TensorType::new(F32, [width]));
+    let module = |is_stored: bool| {
+        Module::of_function("norms", "main", |b| {
+            let rows = b.argument("x", x.clone())?;
+            let parts: Vec<_> = weight.parts.iter().map(|part| part.ty().clone()).collect();
+            let packed = PackedWeight { packing: weight.packing, parts: arguments(b, "p", &parts)? };
+            let normed = if is_stored {
+                rows
+            } else {
+                let gains = b.argument("gains", gains.clone())?;
+                layers::rms_norm(b, rows, gains, EPSILON)?
+            };
+            Ok(vec![normed, packed_linear(b, normed, &packed, None, F32)?])
+        })
+        .unwrap()
+    };
+    let mut tensors = vec![values(&x, 1)];
+    tensors.extend(weight.parts.iter().cloned());
+    tensors.push(values(&gains, 2));
+    for precision in [Precision::Exact, Precision::Native, Precision::Fast] {
+        let text = lowered(&module(false), &host(), precision).text;
+        assert!(text.contains("norm_activations"), "the product's kernel computes the norm:\n{text}");
+        let [normed, products] = &computed(&module(false), &tensors, &host(), precision)[..] else {
+            unreachable!()
+        };
+        let mut stored = tensors[..tensors.len() - 1].to_vec();
+        let bytes: Vec<u8> = normed.iter().flat_map(|value| value.to_le_bytes()).collect();
+        stored[0] = Tensor::from_bytes(x.clone(), &bytes).unwrap();
+        assert_eq!(&computed(&module(true), &stored, &host(), precision)[1], products);
     }
 }

@@ -240,6 +240,29 @@ impl<'f> Builder<'f> {
         self.ty(value).shape.clone()
     }
 
+    /// The operation that made `value`, with its operands; none for arguments.
+    ///
+    /// ```
+    /// # use mlxcel_stablehlo::{ElementType, Module, OpKind, TensorType};
+    /// # fn main() -> mlxcel_stablehlo::Result<()> {
+    /// Module::of_function("demo", "main", |b| {
+    ///     let x = b.argument("x", TensorType::new(ElementType::F32, [2]))?;
+    ///     let sum = b.add(x, x)?;
+    ///     assert!(b.definition(x).is_none());
+    ///     assert!(matches!(b.definition(sum), Some((OpKind::Binary(_), operands)) if operands == [x, x]));
+    ///     Ok(vec![sum])
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn definition(&self, value: Value<'f>) -> Option<(&OpKind, Vec<Value<'f>>)> {
+        self.frames.iter().rev().find_map(|frame| {
+            let op = frame.block.ops.iter().rev().find(|op| op.results.contains(&value.id))?;
+            let operand = |&id: &ValueId| Value { id, scope: frame.scope, brand: PhantomData };
+            Some((&op.kind, op.operands.iter().map(operand).collect()))
+        })
+    }
+
     fn new_value(&mut self, ty: TensorType) -> Value<'f> {
         // More than 2^32 values would take hundreds of gigabytes as data before they get here.
         let id = ValueId(self.values.len() as u32);
