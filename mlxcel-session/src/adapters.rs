@@ -121,7 +121,7 @@ impl AdapterPool {
             let message = "a name has 1 to 256 bytes without spaces and control characters";
             return refuse(ErrorKind::InvalidInput, message);
         }
-        {
+        let added = {
             let mut state = self.0.lock();
             if state.adapters.contains_key(name) {
                 return refuse(ErrorKind::InvalidInput, "the name is taken; remove that adapter first");
@@ -141,14 +141,21 @@ impl AdapterPool {
                 is_leaving: false,
             };
             state.adapters.insert(name.to_owned(), entry);
-        }
+            now
+        };
         match self.acquire(name, Duration::ZERO, &CancelToken::new()) {
             Ok(_) => Ok(()),
             // It is loaded when it is needed.
             Err(error) if error.kind() == ErrorKind::ResourceExhausted => self.check_rank(name, &source),
             Err(error) => Err(error),
         }
-        .inspect_err(|_| drop(self.0.lock().adapters.remove(name)))
+        .inspect_err(|_| {
+            let adapters = &mut self.0.lock().adapters;
+            // Another one may have the name by now.
+            if adapters.get(name).is_some_and(|entry| entry.added == added) {
+                adapters.remove(name);
+            }
+        })
     }
 
     /// Rejects an adapter whose rank is above the model's room.
