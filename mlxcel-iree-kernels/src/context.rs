@@ -9,7 +9,7 @@ use mlxcel_stablehlo::{Attribute, Builder, Composite, Value};
 use crate::instructions::Instructions;
 use crate::kernels::Kernels;
 use crate::layout::{TensorRole, WeightLayout};
-use crate::norm::Norm;
+use crate::rms_norm::Norm;
 
 /// The context of rewriting composites, and what it collects.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use mlxcel_graph::{GraphModelOptions, IndependentRows};
 use mlxcel_models::{Attention, Decoder, ElementType, Mixer, Mlp, Norm, NormKind, Operation};
 
 use super::hardware::Hardware;
-use super::{attention, norm, quantized};
+use super::{attention, quantized, rms_norm};
 use crate::instructions::Instructions;
 use crate::vector_set::VectorSet;
 
@@ -55,7 +55,7 @@ fn sums_in_kernels(decoder: &Decoder, instructions: Instructions) -> bool {
             && factors == Some(1)
             && norm.bias.is_none()
             // Where rows are no whole vectors, products of them may be the compiler's.
-            && norm.width.is_multiple_of(norm::LANES)
+            && norm.width.is_multiple_of(rms_norm::LANES)
     };
     let is_known = |operation: &Operation| match operation {
         Operation::Mixer(Mixer::Attention(Attention {

@@ -47,6 +47,7 @@ mod norm;
 mod quantized;
 mod reads;
 mod recurrent;
+mod rms_norm;
 mod schedule;
 mod value;
 mod vector_set;

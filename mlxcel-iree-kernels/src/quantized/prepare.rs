@@ -8,7 +8,7 @@
 use super::form::Arithmetic;
 use super::product::Product;
 use crate::kernels::{Description, Kernel};
-use crate::norm::{self, Norm};
+use crate::rms_norm::{self, Norm};
 use crate::value::{Operand, Type};
 use crate::view::View;
 use crate::writer::Writer;
@@ -39,7 +39,7 @@ pub(super) struct Activations {
 /// What is prepared.
 enum Input {
     Stored(View),
-    Normalised(Norm, norm::Views),
+    Normalised(Norm, rms_norm::Views),
 }
 
 impl Input {
