@@ -42,7 +42,7 @@ fn floats_of_8_bits_have_scales_for_blocks_rows_or_all() {
         let count = if per_row { ROWS } else { 1 };
         let scale = ("weight_scale", Dtype::F32, shape, bytes[..4 * count].to_vec());
         let expected = |row: usize, column: usize| floats[if per_row { row } else { 0 }] * value(row, column);
-        for method in ["fp8", "fbgemm_fp8"] {
+        for method in ["fp8", "fbgemm_fp8", "modelopt"] {
             let of_fp8 = draft(json!({"quant_method": method}), vec![weight(), scale.clone()]);
             assert_eq!(check(&of_fp8, expected), "e4m3/128 f32");
         }
@@ -104,7 +104,20 @@ fn floats_of_4_bits_are_read() {
     let expected = |row: usize, column: usize| {
         e4m3(of_groups[row * COLUMNS / 16 + column / 16]) / 12.5 * value(row, column)
     };
-    assert_eq!(check(&compressed(tensors, json!({})), expected), "e2m1/16 f32");
+    assert_eq!(check(&compressed(tensors.clone(), json!({})), expected), "e2m1/16 f32");
+    let [mut codes, scales, mut factor] = <[_; 3]>::try_from(tensors).unwrap();
+    (codes.0, factor.0) = ("weight", "weight_scale_2");
+    factor.2 = vec![];
+    factor.3 = 0.08f32.to_le_bytes().to_vec();
+    let expected = |row: usize, column: usize| {
+        e4m3(of_groups[row * COLUMNS / 16 + column / 16]) * 0.08 * value(row, column)
+    };
+    let settings = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    let mut tensors = vec![codes, scales, factor];
+    assert_eq!(check(&draft(settings.clone(), tensors.clone()), expected), "e2m1/16 f32");
+    tensors.push(("pre_quant_scale", Dtype::BF16, vec![COLUMNS], vec![0; 2 * COLUMNS]));
+    let error = draft(settings, tensors).write().refusal();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", chain(&error));
     let exponents: Vec<_> =
         numbers(ROWS * COLUMNS / 32, 20, 14).into_iter().map(|exponent| exponent + 115).collect();
     let tensors = vec![packed, ("weight_scale", Dtype::U8, vec![ROWS, COLUMNS / 32], exponents.clone())];

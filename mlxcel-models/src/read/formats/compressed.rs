@@ -32,6 +32,8 @@ const SCALE: &str = "weight_scale";
 const ZERO: &str = "weight_zero_point";
 const COLUMNS: &str = "weight_g_idx";
 const GLOBAL: &str = "weight_global_scale";
+/// ModelOpt's name of its inverse.
+pub(super) const SECOND: &str = "weight_scale_2";
 /// The supported widths. Before codes were packed densely, those of 3, 5 and 6 bits left bits of each word
 /// unused; the sizes of their tensors are others.
 const WIDTHS: [usize; 6] = [2, 3, 4, 5, 6, 8];
@@ -60,7 +62,7 @@ pub(super) fn matrix(
     let module = Module::new(checkpoint, name, shape)?;
     let codes = module.tensor(PACKED)?;
     match codes.view.element_type {
-        ElementType::U8 if module.has(GLOBAL) => nvfp4(&module, &codes),
+        ElementType::U8 if module.has(GLOBAL) => nvfp4(&module, &codes, GLOBAL),
         ElementType::U8 => mxfp4(&module, &codes),
         _ => integers(&module, settings, PACKED),
     }
@@ -225,8 +227,9 @@ fn expect_zeros(
     }
 }
 
-/// 4-bit floats in groups of 16, whose scales are 8-bit floats over a number for the whole matrix.
-fn nvfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
+/// 4-bit floats in groups of 16, whose scales are 8-bit floats over a number for the whole matrix, or times
+/// that of ModelOpt; it has the name `global`.
+pub(super) fn nvfp4(module: &Module<'_>, codes: &Stored<'_>, global: &str) -> Result<WeightRef> {
     const GROUP: usize = 16;
     let packing = Packing { scale: Scale::Float(ElementType::F32), ..Packing::NVFP4 };
     module.check(&packing)?;
@@ -234,7 +237,7 @@ fn nvfp4(module: &Module<'_>, codes: &Stored<'_>) -> Result<WeightRef> {
     let scales = module.tensor(SCALE)?;
     let shape = [module.rows, module.columns / GROUP];
     scales.expect(&[ElementType::F8E4M3], &shape, "a scale for each 16 values")?;
-    let global = module.tensor(GLOBAL)?;
+    let global = module.tensor(global)?;
     if global.view.element_type != ElementType::F32 || global.view.bytes.len() != 4 {
         global.expect(&[ElementType::F32], &[1], "one number for the matrix")?;
     }
@@ -295,12 +298,15 @@ impl Compressed {
                 Some(())
             }
             Part::Scales => {
-                let global = float(&beside(GLOBAL)?, 0).ok_or_else(|| misfit(tensor, location))?;
+                let divides = beside(GLOBAL).is_ok();
+                let global = beside(if divides { GLOBAL } else { SECOND })?;
+                let global = float(&global, 0).ok_or_else(|| misfit(tensor, location))?;
                 let numbers = out.as_chunks_mut::<4>().0;
                 let stored = view.bytes.get(rows.start * width..rows.end * width).unwrap_or_default();
                 let fits = stored.len() == numbers.len();
                 for (number, scale) in numbers.iter_mut().zip(stored) {
-                    *number = (e4m3(*scale) / global).to_le_bytes();
+                    let scale = e4m3(*scale);
+                    *number = if divides { scale / global } else { scale * global }.to_le_bytes();
                 }
                 fits.then_some(())
             }

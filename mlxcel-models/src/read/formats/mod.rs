@@ -9,6 +9,7 @@ pub(in crate::read) mod gptq;
 pub(in crate::read) mod grid;
 pub(crate) mod integers;
 mod mlx;
+mod modelopt;
 mod module;
 pub(crate) mod mxfp4;
 mod stream;
@@ -42,12 +43,13 @@ pub(crate) fn matrix(checkpoint: &Checkpoint, module: &str, shape: &[usize]) -> 
         "awq" => awq::matrix(checkpoint, settings, module, shape),
         "compressed-tensors" => compressed::matrix(checkpoint, settings, module, shape),
         "fp8" | "fbgemm_fp8" | "mxfp8" => fp8::matrix(checkpoint, settings, module, shape),
+        "modelopt" => modelopt::matrix(checkpoint, settings, module, shape),
         // Experts alone are packed, which are described as stacks.
         "mxfp4" => dense(checkpoint, &format!("{module}.weight"), shape),
         _ => {
             let message = format!(
-                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm, GPTQ, AWQ, AutoRound or \
-                 llm-compressor quantized, or one in float16, bfloat16 or float32",
+                "weights quantized by '{}' are not supported; use a checkpoint that mlx-lm, GPTQ, AWQ, AutoRound, \
+                 llm-compressor or ModelOpt quantized, or one in float16, bfloat16 or float32",
                 method.escape_debug()
             );
             Err(settings.unsupported("quant_method", message))
