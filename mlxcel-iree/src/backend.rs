@@ -12,12 +12,12 @@ use mlxcel_iree_kernels::{for_gpus, for_kernels};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, Feature, FeatureSet};
 
-use crate::affinity::Affinity;
 use crate::devices::{self, DeviceName};
 use crate::engine::{IreeExecutor, ProgramSource, Programs, weights};
-use crate::ffi::{Constants, Device, DeviceOptions, Driver};
 use crate::profile::Profiler;
 use crate::shipped::{Bundle, Offer, Trust};
+use mlxcel_iree_runtime::Affinity;
+use mlxcel_iree_runtime::{Constants, Device, DeviceOptions, Driver};
 
 /// The name of this engine.
 const NAME: &str = "iree";

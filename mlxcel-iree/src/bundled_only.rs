@@ -7,7 +7,7 @@ use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::backend::IreeBackend;
 use crate::engine::{ProgramSource, Programs};
-use crate::ffi::{Constants, Device};
+use mlxcel_iree_runtime::{Constants, Device};
 
 impl IreeBackend {
     /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's

@@ -23,7 +23,7 @@ use crate::devices;
 use crate::engine::kept;
 use crate::engine::weights::in_place;
 use crate::engine::{LaidOutWeights, Made, ProgramSource, Programs};
-use crate::ffi::{Constants, Device};
+use mlxcel_iree_runtime::{Constants, Device};
 
 impl IreeBackend {
     /// Sets the path of `iree-compile`.

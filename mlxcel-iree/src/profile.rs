@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_graph::ProgramShape;
 
-use crate::ffi::{Device, DispatchEvent, Events};
+use mlxcel_iree_runtime::{Device, DispatchEvent, Events};
 pub use report::{DispatchProfile, Phase, Profile, ProgramProfile};
 
 /// Collects profiles of the models loaded with it
@@ -172,8 +172,15 @@ mod tests {
     use super::*;
 
     fn shares(spans: &[(i64, i64)]) -> Vec<u128> {
-        let events: Vec<_> =
-            spans.iter().map(|&(start, end)| DispatchEvent::for_tests("k", start, end)).collect();
+        let event = |&(start, end)| DispatchEvent {
+            name: "k".into(),
+            workgroups: 1,
+            start,
+            end,
+            busy: end - start,
+            command: (0, 0),
+        };
+        let events: Vec<_> = spans.iter().map(event).collect();
         times(&events).iter().map(|(_, time)| time.as_nanos()).collect()
     }
 

@@ -15,9 +15,9 @@ use mlxcel_stablehlo::{
     ValueId,
 };
 
-use crate::ffi::{Device, DeviceOptions, Driver, Program};
 use crate::testing::call;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use mlxcel_iree_runtime::{Device, DeviceOptions, Driver, Program};
 
 #[path = "../../mlxcel-stablehlo/tests/support/mod.rs"]
 #[allow(missing_docs, reason = "a part of the tests of another package")]
@@ -184,7 +184,7 @@ fn numbers(tensor: &Tensor) -> Vec<Number> {
 }
 
 /// The values of a program, on the device.
-fn compute(function: &crate::ffi::Function, device: &Device, case: &Case) -> Vec<Tensor> {
+fn compute(function: &mlxcel_iree_runtime::Function, device: &Device, case: &Case) -> Vec<Tensor> {
     let results = call(device, function, case.inputs.iter().map(|tensor| (tensor.ty(), tensor.bytes())));
     (results.iter().zip(case.main().result_types()))
         .map(|(result, ty)| Tensor::from_bytes(ty.clone(), &result.bytes).unwrap())

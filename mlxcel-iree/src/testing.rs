@@ -9,7 +9,7 @@ use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::TensorType;
 
-use crate::ffi::{Argument, Constants, Device, Function};
+use mlxcel_iree_runtime::{Argument, Constants, Device, Function};
 
 #[path = "../../mlxcel-iree-compile/src/testing.rs"]
 #[allow(dead_code)]
@@ -47,7 +47,7 @@ pub(crate) fn call<'a>(
         buffers.iter().map(|(ty, buffer)| Argument::new(buffer, &ty.shape, ty.element)).collect();
     let results = function.invoke(&Constants::default(), &arguments).unwrap();
     let returned = results.into_iter().map(|result| {
-        let mut bytes = vec![0; result.buffer.len()];
+        let mut bytes = vec![0; result.buffer.size()];
         result.buffer.read(0, &mut bytes).unwrap();
         let in_place = buffers.iter().any(|(_, buffer)| result.buffer.shares_storage_with(buffer));
         Returned { ty: result.ty, bytes, in_place }

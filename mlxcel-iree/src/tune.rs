@@ -17,7 +17,7 @@ pub use mlxcel_iree_kernels::Schedule;
 
 use crate::backend::IreeBackend;
 use crate::devices::{self, DeviceName};
-use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
+use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 
 const OPERATION: &str = "tune kernels";
 

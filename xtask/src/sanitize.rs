@@ -57,13 +57,13 @@ struct Tests {
 
 const LIBRARY: &[&str] = &["--lib"];
 
+/// IREE's runtime.
+const IREE_RUNTIME: Tests =
+    Tests { package: "mlxcel-iree-runtime", target: LIBRARY, names: &[], left_out: &[] };
+
 /// The IREE engine, which has both C below it and threads of its own.
-const IREE: Tests = Tests {
-    package: "mlxcel-iree",
-    target: LIBRARY,
-    names: &["ffi::", "engine::"],
-    left_out: &[ADDRESS_SPACE],
-};
+const IREE: Tests =
+    Tests { package: "mlxcel-iree", target: LIBRARY, names: &["engine::"], left_out: &[ADDRESS_SPACE] };
 
 const ADDRESS_SPACE: (&str, &str) = (
     "weights_larger_than_memory_are_an_error",
@@ -91,6 +91,7 @@ const ADDRESS: Sanitizer = Sanitizer {
         ("detect_leaks=1", "what a test leaves behind is a defect"),
     ],
     tests: &[
+        IREE_RUNTIME,
         IREE,
         Tests {
             package: "mlxcel-mlx",

@@ -14,6 +14,7 @@ const APART: &[(&str, &[&str])] = &[
     ("mlxcel-benches", &["cuda", "vulkan"]),
     ("mlxcel-cli", &["vulkan"]),
     ("mlxcel-iree", &["cuda", "dist", "vulkan"]),
+    ("mlxcel-iree-runtime", &["cuda", "dist", "vulkan"]),
     ("mlxcel-iree-sys", &["cuda", "dist", "vulkan"]),
     ("mlxcel-session", &["iree-dist", "vulkan"]),
 ];

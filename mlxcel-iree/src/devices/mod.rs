@@ -24,7 +24,7 @@ use mlxcel_iree_target::{
     CompileBackends, CompileTarget, DeviceDescription, Processor, VulkanCapability, VulkanProperties,
 };
 
-use crate::ffi::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
+use mlxcel_iree_runtime::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 
 pub(crate) use name::DeviceName;
 use report::VulkanReport;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 
-use crate::ffi::{Driver, ListedDevice};
+use mlxcel_iree_runtime::{Driver, ListedDevice};
 
 /// A driver, and one of its devices if one is named: `local-task`, `vulkan`, `vulkan:1`, `vulkan:GPU-…`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::*;
 fn listed(path: &str, kind: &str, features: &str) -> ListedDevice {
     let report =
         format!("type: {kind}\nfeatures: {features}\nsubgroup: size=8 minSubgroupSize=8 maxSubgroupSize=8\n");
-    ListedDevice::for_test(path, &report)
+    ListedDevice { id: 0, path: path.to_owned(), name: "a card".to_owned(), report }
 }
 
 const ALL: &str = "shaderFloat16=yes shaderInt8=yes storageBuffer8BitAccess=yes storageBuffer16BitAccess=yes";
@@ -63,4 +63,23 @@ fn every_driver_is_listed_with_a_device_or_the_reason() {
     assert!(
         devices.iter().any(|info| info.device == "local-task" && info.is_default && info.unusable.is_none())
     );
+}
+
+#[test]
+fn a_missing_device_error_says_what_it_requires() {
+    for driver in [Driver::Cuda, Driver::Vulkan] {
+        // Where one is there, it opens.
+        let Err(error) = open(&DeviceOptions { driver, ..Default::default() }) else { continue };
+        assert_eq!(error.context("device"), Some(driver.name()));
+        let built_in = driver.is_built_in();
+        assert_eq!(
+            error.kind(),
+            if built_in { ErrorKind::NotFound } else { ErrorKind::Unsupported },
+            "{error}"
+        );
+    }
+    for driver in [Driver::Cuda, Driver::Vulkan] {
+        let error = open(&DeviceOptions { driver, threads: Some(2), ..Default::default() }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mlxcel_core::{CancelToken, Error, Result};
 
-use crate::threads::catch_panic;
+use mlxcel_iree_target::threads::catch_panic;
 
 /// By how much the thread, and the compiler that it starts, is nicer than others (Linux, where threads have a
 /// niceness of their own).

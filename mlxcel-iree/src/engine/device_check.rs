@@ -6,7 +6,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_iree_kernels::device_check::{ENTRY, arguments, results};
 use sha2::{Digest, Sha256};
 
-use crate::ffi::{Argument, Buffer, Constants, Device, Program};
+use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, Program};
 
 const OPERATION: &str = "check the device";
 

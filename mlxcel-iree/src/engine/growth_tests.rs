@@ -14,8 +14,8 @@ use mlxcel_models::Checkpoint;
 use super::state_tests::feed;
 use super::{IreeExecutor, Programs, weights};
 use crate::compile::Compiled;
-use crate::ffi::{Device, DeviceOptions};
 use crate::testing::cache_dir;
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 /// Where caches grow: a chunk of 16 tokens goes into the first as a whole, and the last holds the capacity
 /// and a chunk's padding.

@@ -20,8 +20,8 @@ use mlxcel_models::Checkpoint;
 use super::pieces::{Piece, cut, targets};
 use super::weights::{LaidOutWeights, OPERATION, Tensor, fill, total};
 use super::work::Progress;
-use crate::ffi::{HostMemory, MappedFile};
-use crate::threads::share_out;
+use mlxcel_iree_runtime::{HostMemory, MappedFile};
+use mlxcel_iree_target::threads::share_out;
 
 /// About how much is laid out before it is written: few enough bytes to be no burden on memory, and enough to
 /// share them out. Of tests' models there are several.

@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::weights;
 use crate::backend::IreeBackend;
 use crate::bundle::{self, BundleOptions};
-use crate::ffi::{ALIGNMENT, Device, DeviceOptions, HostMemory};
+use mlxcel_iree_runtime::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 
 /// Says to a test that it runs in a process of its own.
 const CHILD: &str = "MLXCEL_TEST_CHILD";

@@ -6,7 +6,7 @@ use mlxcel_core::Result;
 use mlxcel_graph::{ResidentArgument, Residents};
 use mlxcel_iree_kernels::{Layouts, Panels};
 
-use crate::ffi::{Buffer, Device};
+use mlxcel_iree_runtime::{Buffer, Device};
 
 /// The residents of a model, as its programs read them.
 pub(crate) struct ResidentTensors {
@@ -42,8 +42,8 @@ impl ResidentTensors {
             let packed = self.panels[index].map(|panels| panels.pack(&argument.ty.shape[1..], bytes));
             if Arc::get_mut(tensor).is_none() {
                 // A running pass reads the old one.
-                let copy = tensor.device().allocate(tensor.len())?;
-                tensor.copy_to(0, &copy, 0, tensor.len())?;
+                let copy = tensor.device().allocate(tensor.size())?;
+                tensor.copy_to(0, &copy, 0, tensor.size())?;
                 *tensor = Arc::new(copy);
             }
             tensor.write(range.start, packed.as_deref().unwrap_or(bytes))

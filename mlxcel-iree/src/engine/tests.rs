@@ -18,9 +18,9 @@ use mlxcel_models::Checkpoint;
 use super::*;
 use crate::backend::IreeBackend;
 use crate::compile::Compiled;
-use crate::ffi::{Device, DeviceOptions};
 use crate::profile::{DispatchProfile, Phase, Profile, Profiler};
 use crate::testing::{cache_dir, write_compiler};
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")

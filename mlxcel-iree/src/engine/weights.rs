@@ -17,8 +17,8 @@ use mlxcel_models::{Checkpoint, WeightRef};
 
 use super::pieces::{Piece, cut, targets};
 use super::work::Progress;
-use crate::ffi::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
-use crate::threads::share_out;
+use mlxcel_iree_runtime::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
+use mlxcel_iree_target::threads::share_out;
 
 pub(super) const OPERATION: &str = "load weights";
 
@@ -263,7 +263,7 @@ mod tests {
     use mlxcel_stablehlo::{ElementType, TensorType};
 
     use super::*;
-    use crate::ffi::{DeviceOptions, Driver};
+    use mlxcel_iree_runtime::{DeviceOptions, Driver};
 
     const SETS: [VectorSet; 3] = [VectorSet::Avx512, VectorSet::Avx2, VectorSet::Neon];
 
@@ -302,7 +302,7 @@ mod tests {
             let panels = tensor.panels;
             let expected = panels.map(|panels| panels.pack(&tensor.argument.ty.shape, &stored));
             permuted += usize::from(expected.as_ref().is_some_and(|expected| *expected != stored));
-            let mut found = vec![0; buffer.len()];
+            let mut found = vec![0; buffer.size()];
             buffer.read(0, &mut found).unwrap();
             assert!(found == expected.unwrap_or(stored), "{}", tensor.argument.name);
         }

@@ -12,9 +12,9 @@ use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
 use super::packed::{Random, part_types};
 use super::{arguments, lowered};
-use crate::ffi::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use crate::testing::{compiler, host};
 use mlxcel_iree_compile::compiler::CompileOptions;
+use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 
 /// Plain weights, those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
 const PACKINGS: [&str; 14] = [

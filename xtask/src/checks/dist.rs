@@ -36,8 +36,11 @@ const RUN_SIDE: [&str; 5] = ["--package", PACKAGE, "--no-default-features", "--f
 /// The run side through the door; its runtime is built from source.
 const RUN_SIDE_DOOR: [&str; 5] =
     ["--package", "mlxcel-session", "--no-default-features", "--features", "iree-runtime"];
-/// The tests of devices, and the engine's own; what compiles many programs is the same on every runtime.
-const TESTS: [&str; 2] = ["ffi::", "engine::tests::"];
+/// The runtime alone.
+const RUNTIME: [&str; 5] =
+    ["--package", "mlxcel-iree-runtime", "--no-default-features", "--features", "dist"];
+/// The engine's own tests; what compiles many programs is the same on every runtime.
+const TESTS: &str = "engine::tests::";
 /// The tests of the run side alone.
 const RUN_SIDE_TESTS: &str = "bundled_only::";
 
@@ -58,9 +61,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<String> {
     let refused = refusals::check(&script, &distribution)?;
 
     let mut total = super::compile::Counts::default();
-    for (features, tests) in [(FEATURES, &TESTS[..]), (RUN_SIDE, &[RUN_SIDE_TESTS])] {
+    for (features, tests) in [(RUNTIME, ""), (FEATURES, TESTS), (RUN_SIDE, RUN_SIDE_TESTS)] {
         let mut command = workspace.cargo(&["test", "--locked", "--lib"]);
-        command.args(features).arg("--").args(tests).env(VARIABLE, &distribution);
+        command.args(features).args(["--", tests]).env(VARIABLE, &distribution);
         let before = total.passed;
         process::run_watched(&mut command, |line| total.add(line))?;
         if total.passed == before {

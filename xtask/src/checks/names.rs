@@ -11,6 +11,7 @@ use super::packages::is_published;
 
 /// Names of several types, and why. No other name may occur twice.
 const SHARED: &[(&str, &str)] = &[
+    ("Argument", "of a StableHLO function, and of a call of a compiled one"),
     ("Arrangement", "of the experts of a description, and of the words of a packing"),
     ("Block", "of a decoder, and of a StableHLO region"),
     ("Code", "of a packing, and the instructions that a target has"),
@@ -21,12 +22,13 @@ const SHARED: &[(&str, &str)] = &[
     ("ErrorKind", "mlxcel-stablehlo depends on no other crate"),
     ("ExpertGroups", "the description, and the layer that computes it"),
     ("Failure", "of a check of the test kit, and of a child process"),
+    ("Function", "of a StableHLO module, and of a compiled program"),
     ("LatentAttention", "the description, and the layer that computes it"),
     ("Model", "of the contract, and of applications, which wraps it with a tokenizer"),
     ("Origins", "of the parts of a text, and of pages that may use a server"),
     ("Profile", "of the IREE engine and of PJRT"),
     ("Profiler", "of the IREE engine and of PJRT"),
-    ("Program", "a StableHLO program, and one that the evaluator prepared"),
+    ("Program", "a StableHLO program, one that the evaluator prepared, and one that IREE compiled"),
     ("ProgramProfile", "of the IREE engine and of PJRT"),
     ("Result", "each is of its crate's `Error`"),
     ("Selection", "of files of a repository, and of rows of a weight"),

@@ -8,7 +8,7 @@ use mlxcel_graph::layers::{self, RecurrentRows};
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 use super::{ROUNDS, Running, compiled, uploaded};
-use crate::ffi::{Device, DeviceOptions};
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 /// A layer with a recurrence, of the sizes of a published model, without its norms, its gate and its MLP.
 #[derive(Clone, Copy, Debug)]

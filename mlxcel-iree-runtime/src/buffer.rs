@@ -17,7 +17,7 @@ use super::sys;
 /// while another thread reads makes the bytes that are read unspecified, and nothing else. A caller that
 /// needs the bytes keeps the two apart.
 #[derive(Clone)]
-pub(crate) struct Buffer {
+pub struct Buffer {
     raw: Handle<sys::iree_hal_buffer_t>,
     /// Set for what a program returned: it may point into the program's constants.
     _program: Option<Arc<Loaded>>,
@@ -40,14 +40,14 @@ impl Buffer {
     }
 
     /// The length in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         // SAFETY: the buffer is live; the call reads a field of it.
         unsafe { sys::iree_hal_buffer_byte_length(self.raw.as_ptr()) }
     }
 
     /// Whether it is memory that must not be written: memory imported in place, and a result that is such an
     /// argument.
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         // SAFETY: the buffer is live, and nobody changes this field of it.
         let access = unsafe { (*self.raw.as_ptr()).allowed_access };
         let write = sys::iree_hal_memory_access_bits_t_IREE_HAL_MEMORY_ACCESS_WRITE;
@@ -55,23 +55,23 @@ impl Buffer {
     }
 
     /// The device that it lives on.
-    pub(crate) fn device(&self) -> &Device {
+    pub fn device(&self) -> &Device {
         &self.device
     }
 
     /// Whether both lie in one allocation: true of an argument and a result that was computed in its place.
-    pub(crate) fn shares_storage_with(&self, other: &Self) -> bool {
+    pub fn shares_storage_with(&self, other: &Self) -> bool {
         self.storage() == other.storage()
     }
 
     /// Where its first byte lies in its allocation.
-    pub(crate) fn storage_offset(&self) -> usize {
+    pub fn storage_offset(&self) -> usize {
         // SAFETY: the buffer is live; the call reads a field of it.
         unsafe { sys::iree_hal_buffer_byte_offset(self.raw.as_ptr()) }
     }
 
     /// Copies `bytes` to the device.
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::Copy, "write a buffer")?;
@@ -94,7 +94,7 @@ impl Buffer {
     }
 
     /// Copies bytes back to the host.
-    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
         self.device.enter()?;
@@ -117,13 +117,7 @@ impl Buffer {
 
     /// Copies `len` bytes to another buffer of the same device, without passing through the host; the ranges
     /// must not overlap.
-    pub(crate) fn copy_to(
-        &self,
-        offset: usize,
-        target: &Self,
-        target_offset: usize,
-        len: usize,
-    ) -> Result<()> {
+    pub fn copy_to(&self, offset: usize, target: &Self, target_offset: usize, len: usize) -> Result<()> {
         let operation = "copy a buffer";
         target.expect_writable(operation)?;
         self.expect_range(operation, offset, len)?;
@@ -157,7 +151,7 @@ impl Buffer {
     /// The part of `len` bytes at `offset`, as IREE sees it: the buffer itself where it is all of it.
     pub(super) fn part(&self, offset: usize, len: usize) -> Result<Handle<sys::iree_hal_buffer_t>> {
         self.expect_range("pass a buffer", offset, len)?;
-        if offset == 0 && len == self.len() {
+        if offset == 0 && len == self.size() {
             return Ok(self.raw.clone());
         }
         // SAFETY: the buffer is live and the range was checked; the part retains the buffer and is ours.
@@ -175,11 +169,11 @@ impl Buffer {
 
     fn expect_range(&self, operation: &'static str, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len() => Ok(()),
+            Some(end) if end <= self.size() => Ok(()),
             _ => Err(Error::new(ErrorKind::InvalidInput, operation, "the range is outside of the buffer")
                 .with_context("offset", offset)
                 .with_context("length", len)
-                .with_context("buffer", self.len())),
+                .with_context("buffer", self.size())),
         }
     }
 
@@ -201,7 +195,7 @@ impl Drop for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
-            .field("len", &self.len())
+            .field("len", &self.size())
             .field("read_only", &self.is_read_only())
             .field("device", &self.device)
             .finish()

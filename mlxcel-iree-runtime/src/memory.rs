@@ -6,11 +6,10 @@ use std::thread;
 
 use memmap2::{Mmap, MmapMut};
 use mlxcel_core::{Error, ErrorKind, Result};
-
-use crate::threads::share_out;
+use mlxcel_iree_target::threads::share_out;
 
 /// The alignment, in bytes, that generated code assumes of every argument (`IREE_HAL_HEAP_BUFFER_ALIGNMENT`).
-pub(crate) const ALIGNMENT: usize = 64;
+pub const ALIGNMENT: usize = 64;
 
 /// Allocations of at least this size are separate mappings: unwritten pages take no memory, and all of it
 /// goes back to the system when it is dropped.
@@ -20,7 +19,9 @@ const MAPPED_FROM: usize = 1 << 20;
 const PARALLEL_FROM: usize = 16 << 20;
 
 /// Zeroed memory whose first byte is aligned to [`ALIGNMENT`].
-pub(crate) enum HostMemory {
+pub struct HostMemory(Place);
+
+enum Place {
     /// Small: from the heap, from the first aligned byte on.
     Heap { bytes: Vec<u8>, start: usize, len: usize },
     /// Large: an anonymous mapping, aligned to a page.
@@ -29,27 +30,27 @@ pub(crate) enum HostMemory {
 
 impl HostMemory {
     /// `len` zeroed bytes.
-    pub(crate) fn zeroed(len: usize) -> Result<Self> {
+    pub fn zeroed(len: usize) -> Result<Self> {
         if len >= MAPPED_FROM {
             let map = MmapMut::map_anon(len).map_err(|source| {
                 Error::new(ErrorKind::ResourceExhausted, "allocate a buffer", "out of memory")
                     .with_context("bytes", len)
                     .with_source(source)
             })?;
-            return Ok(Self::Mapped(map));
+            return Ok(Self(Place::Mapped(map)));
         }
         let bytes = vec![0; len + ALIGNMENT - 1];
         let start = (ALIGNMENT - bytes.as_ptr().addr() % ALIGNMENT) % ALIGNMENT;
-        Ok(Self::Heap { bytes, start, len })
+        Ok(Self(Place::Heap { bytes, start, len }))
     }
 
     /// `len` zeroed bytes that are about to be written, all of them: large ones are allocated in huge pages,
     /// which saves most of the page faults now and most of the address translation in every later pass
     /// over them.
-    pub(crate) fn for_filling(len: usize) -> Result<Self> {
+    pub fn for_filling(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]
-        if let Self::Mapped(map) = &memory {
+        if let Place::Mapped(map) = &memory.0 {
             // A hint: where the kernel does not follow it, pages are small and all else is the same.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
@@ -59,10 +60,10 @@ impl HostMemory {
     /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives
     /// huge pages unasked, it is configured not to, since the first byte written to one would take two
     /// megabytes.
-    pub(crate) fn for_growing(len: usize) -> Result<Self> {
+    pub fn for_growing(len: usize) -> Result<Self> {
         let memory = Self::zeroed(len)?;
         #[cfg(target_os = "linux")]
-        if let Self::Mapped(map) = &memory {
+        if let Place::Mapped(map) = &memory.0 {
             // A hint, as above.
             let _ = map.advise(memmap2::Advice::NoHugePage);
         }
@@ -70,20 +71,20 @@ impl HostMemory {
     }
 
     /// The bytes.
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        match self {
-            Self::Heap { bytes, start, len } => &mut bytes[*start..*start + *len],
-            Self::Mapped(map) => map,
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Place::Heap { bytes, start, len } => &mut bytes[*start..*start + *len],
+            Place::Mapped(map) => map,
         }
     }
 }
 
 /// The content of a file that is not changed while it is mapped: read-only pages, which processes share.
-pub(crate) struct MappedFile(Mmap);
+pub struct MappedFile(Mmap);
 
 impl MappedFile {
     /// Maps all of `file`.
-    pub(crate) fn new(file: &File) -> io::Result<Self> {
+    pub fn new(file: &File) -> io::Result<Self> {
         // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What
         // the type system cannot rule out is another process that writes to or truncates the file
         // meanwhile; as of a checkpoint's weights, the docs of bundles demand that files are not
@@ -113,16 +114,16 @@ pub(crate) fn page_of(len: usize) -> Option<usize> {
 
 impl AsRef<[u8]> for HostMemory {
     fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Heap { bytes, start, len } => &bytes[*start..*start + *len],
-            Self::Mapped(map) => map,
+        match &self.0 {
+            Place::Heap { bytes, start, len } => &bytes[*start..*start + *len],
+            Place::Mapped(map) => map,
         }
     }
 }
 
 /// How many threads copy `bytes`: a large copy into fresh memory takes several, because one thread spends it
 /// on page faults.
-pub(crate) fn copying_threads(bytes: usize) -> usize {
+pub fn copying_threads(bytes: usize) -> usize {
     if bytes < PARALLEL_FROM { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(8) }
 }
 

@@ -22,7 +22,7 @@ const OPERATION: &str = "load a compiled program";
 
 /// A compiled program on a device; clones are the same program.
 #[derive(Clone, Debug)]
-pub(crate) struct Program(Arc<Loaded>);
+pub struct Program(Arc<Loaded>);
 
 /// What a program consists of; results hold on to it, because they may point into its constants.
 // Fields are released in this order: the states of the module, the module, the bytes that it was read from.
@@ -48,7 +48,7 @@ impl Program {
     /// file carries machine code, which cannot be verified, and the runtime trusts more of it than that.
     /// The caller has to know that they are what a compiler wrote, as the artifact cache does by their
     /// checksum.
-    pub(crate) fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
+    pub fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         device.enter()?;
         // The loader reads the file in place and wants it aligned.
         let mut bytes = HostMemory::zeroed(vmfb.len())?;
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// The function that the program exports under `name`.
-    pub(crate) fn function(&self, name: &str) -> Result<Function> {
+    pub fn function(&self, name: &str) -> Result<Function> {
         let operation = "look up a function";
         let mut function = sys::iree_vm_function_t::default();
         // SAFETY: the module is live, the name is readable for the call, and the function is written by it.
@@ -171,7 +171,7 @@ unsafe impl Sync for FunctionRef {}
 
 /// A function of a program, ready to be called.
 #[derive(Clone)]
-pub(crate) struct Function {
+pub struct Function {
     program: Arc<Loaded>,
     function: FunctionRef,
     name: String,
@@ -181,21 +181,21 @@ pub(crate) struct Function {
 
 /// A tensor that a function returned.
 #[derive(Clone, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     /// Exactly its bytes; in the storage of an argument where the program computed it in place.
-    pub(crate) buffer: Buffer,
+    pub buffer: Buffer,
     /// Element type and shape.
-    pub(crate) ty: TensorType,
+    pub ty: TensorType,
 }
 
 /// Why a call gave nothing.
 #[derive(Debug)]
-pub(crate) struct CallError {
+pub struct CallError {
     /// What went wrong.
-    pub(crate) error: Error,
+    pub error: Error,
     /// Whether the program may have begun, and written to arguments that it updates. Before, they are as
     /// they were.
-    pub(crate) begun: bool,
+    pub begun: bool,
 }
 
 impl CallError {
@@ -220,13 +220,13 @@ impl From<CallError> for Error {
 impl Function {
     /// How many arguments it takes.
     #[cfg(test)]
-    pub(crate) fn argument_count(&self) -> usize {
+    pub fn argument_count(&self) -> usize {
         self.arguments
     }
 
     /// How many calls have been in progress at once, at most.
     #[cfg(test)]
-    pub(crate) fn most_calls_at_once(&self) -> usize {
+    pub fn most_calls_at_once(&self) -> usize {
         self.program.contexts.made()
     }
 
@@ -239,7 +239,7 @@ impl Function {
     /// # Errors
     ///
     /// The errors of [`CallError`], which says whether the arguments are unchanged.
-    pub(crate) fn invoke(
+    pub fn invoke(
         &self,
         constants: &Constants,
         arguments: &[Argument<'_>],

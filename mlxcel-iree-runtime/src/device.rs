@@ -15,8 +15,8 @@ use std::thread;
 use mlxcel_core::{Error, ErrorKind, FaultPoint, Faults, Result};
 use mlxcel_iree_target::DeviceDescription;
 
-pub(crate) use self::accelerator::{Accelerators, ListedDevice};
-pub(crate) use self::driver::Driver;
+pub use self::accelerator::{Accelerators, ListedDevice};
+pub use self::driver::Driver;
 use super::handle::Handle;
 use super::profile::{Events, Profiling};
 use super::status::check;
@@ -28,25 +28,25 @@ pub(super) const MAX_THREADS: usize = 256;
 
 /// How to open a [`Device`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceOptions {
+pub struct DeviceOptions {
     /// The kind of device.
-    pub(crate) driver: Driver,
+    pub driver: Driver,
     /// Which device of the driver, if not its best.
-    pub(crate) device: Option<String>,
+    pub device: Option<String>,
     /// Worker threads of `local-task`, 1 to 256; by default one for each physical core that the process may
     /// use.
-    pub(crate) threads: Option<usize>,
+    pub threads: Option<usize>,
     /// Where worker threads run; other devices than `local-task` have none.
-    pub(crate) affinity: Affinity,
+    pub affinity: Affinity,
     /// Whether to note when each dispatch runs, for [`Device::take_events`].
-    pub(crate) profile: bool,
+    pub profile: bool,
     /// Where it is to fail, for tests.
-    pub(crate) faults: Option<Faults>,
+    pub faults: Option<Faults>,
 }
 
 /// An open device; clones are the same device.
 #[derive(Clone)]
-pub(crate) struct Device(Arc<Inner>);
+pub struct Device(Arc<Inner>);
 
 // Fields are released in this order: what uses the device before the device.
 struct Inner {
@@ -76,7 +76,7 @@ struct Inner {
 
 impl DeviceOptions {
     /// Refuses threads and their placement where the driver has none to set.
-    pub(crate) fn check_threads(&self) -> Result<()> {
+    pub fn check_threads(&self) -> Result<()> {
         worker_threads(self)?;
         worker_cpus(self).map(drop)
     }
@@ -84,7 +84,7 @@ impl DeviceOptions {
 
 impl Device {
     /// Opens the device of a driver that needs no choice, the processor's, and starts its worker threads.
-    pub(crate) fn open(options: &DeviceOptions) -> Result<Self> {
+    pub fn open(options: &DeviceOptions) -> Result<Self> {
         let driver = options.driver;
         let threads = worker_threads(options)?;
         let cpus = worker_cpus(options)?;
@@ -104,7 +104,7 @@ impl Device {
 
     /// Opens one of the devices that its driver lists; `describe` tells what it is by its properties, which
     /// it looks up by category and name.
-    pub(crate) fn open_listed(
+    pub fn open_listed(
         accelerators: &Accelerators,
         listed: &ListedDevice,
         options: &DeviceOptions,
@@ -178,32 +178,32 @@ impl Device {
     }
 
     /// Fails where a test told the device to.
-    pub(crate) fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
+    pub fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
         self.0.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
 
     /// What it is, as programs have to match it.
-    pub(crate) fn description(&self) -> &DeviceDescription {
+    pub fn description(&self) -> &DeviceDescription {
         &self.0.description
     }
 
     /// Its name, which tells it from others of its driver, and the name of the product.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.0.name
     }
 
     /// How many threads of the processor run a dispatch; 1 on an accelerator, whose own are not counted.
-    pub(crate) fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         self.0.threads
     }
 
     /// The programs that the device ran since the last call; empty if it is not profiled.
-    pub(crate) fn take_events(&self) -> Result<Events> {
+    pub fn take_events(&self) -> Result<Events> {
         self.0.profiling.as_ref().map_or_else(|| Ok(Events::default()), Profiling::take)
     }
 
     /// Whether it is something else than the processor.
-    pub(crate) fn is_accelerator(&self) -> bool {
+    pub fn is_accelerator(&self) -> bool {
         !self.0.driver.is_local()
     }
 
@@ -212,7 +212,7 @@ impl Device {
     }
 
     /// Whether both are clones of one device.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

@@ -16,27 +16,19 @@ const OPERATION: &str = "open a device";
 
 /// A device as its driver lists it.
 #[derive(Clone, Debug)]
-pub(crate) struct ListedDevice {
+pub struct ListedDevice {
     /// The driver's number for it.
-    id: sys::iree_hal_device_id_t,
+    pub id: usize,
     /// The driver's name for it, the same in every process: `GPU-` and a UUID.
-    pub(crate) path: String,
+    pub path: String,
     /// The name of the product, and that of the driver's version.
-    pub(crate) name: String,
+    pub name: String,
     /// What the driver reports about it, as text.
-    pub(crate) report: String,
-}
-
-#[cfg(test)]
-impl ListedDevice {
-    /// A device that no driver has.
-    pub(crate) fn for_test(path: &str, report: &str) -> Self {
-        Self { id: 0, path: path.to_owned(), name: "a card".to_owned(), report: report.to_owned() }
-    }
+    pub report: String,
 }
 
 /// The devices of one driver.
-pub(crate) struct Accelerators {
+pub struct Accelerators {
     driver: Driver,
     handle: Handle<sys::iree_hal_driver_t>,
 }
@@ -47,13 +39,13 @@ impl Accelerators {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the driver is not compiled in, [`ErrorKind::NotFound`] if the system has
     /// no such library.
-    pub(crate) fn of(driver: Driver) -> Result<Self> {
+    pub fn of(driver: Driver) -> Result<Self> {
         let handle = create(driver).map_err(|error| explain(driver, error))?;
         Ok(Self { driver, handle })
     }
 
     /// Every device, in the order of the driver.
-    pub(crate) fn list(&self) -> Result<Vec<ListedDevice>> {
+    pub fn list(&self) -> Result<Vec<ListedDevice>> {
         let (mut count, mut infos) = (0, ptr::null_mut());
         // SAFETY: the driver is live. On success `infos` is null or has `count` records, whose strings lie in
         // the same allocation: they are copied, and then it is freed, once. The status is that of the

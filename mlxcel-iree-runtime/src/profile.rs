@@ -20,36 +20,28 @@ const OPERATION: &str = "profile the device";
 
 /// One run of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DispatchEvent {
+pub struct DispatchEvent {
     /// The name of the kernel's function.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
     /// How many workgroups it was cut into.
-    pub(crate) workgroups: u64,
+    pub workgroups: u64,
     /// When the first of its workgroups started, in nanoseconds of a clock of the device that only counts up.
-    pub(crate) start: i64,
+    pub start: i64,
     /// When the last one ended.
-    pub(crate) end: i64,
+    pub end: i64,
     /// How long workers computed it, summed over them.
-    pub(crate) busy: i64,
-    /// Which command of which submission it was.
-    command: (u64, u32),
-}
-
-#[cfg(test)]
-impl DispatchEvent {
-    /// A dispatch of one workgroup that one worker computed.
-    pub(crate) fn for_tests(name: &str, start: i64, end: i64) -> Self {
-        Self { name: name.into(), workgroups: 1, start, end, busy: end - start, command: (0, 0) }
-    }
+    pub busy: i64,
+    /// Which submission it was in, and which of its commands it was.
+    pub command: (u64, u32),
 }
 
 /// What happened since it was last asked.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub struct Events {
     /// Dispatches, in about the order in which they ended.
-    pub(crate) dispatches: Vec<DispatchEvent>,
+    pub dispatches: Vec<DispatchEvent>,
     /// How many more there were, which the runtime had no room for.
-    pub(crate) lost: u64,
+    pub lost: u64,
 }
 
 /// The profiling of one device, from its opening to its end.

@@ -107,7 +107,7 @@ fn a_profiled_device_records_when_each_dispatch_ran() {
         let events = device.take_events().unwrap();
         assert!(events.dispatches.len() >= 2, "{events:?}");
         drop(device);
-        assert_eq!(outputs[0].buffer.len(), 1024 * 64 * 4);
+        assert_eq!(outputs[0].buffer.size(), 1024 * 64 * 4);
     }
     let device = Device::open(&DeviceOptions::default()).unwrap();
     add(&function(&device, "add"), &upload(&device, &[1.0; 4]), &upload(&device, &[2.0; 4]));

@@ -7,13 +7,12 @@ use mlxcel_core::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "place threads";
 
-/// The CPU affinity of the worker threads of the device `local-task`
-/// ([`IreeBackend::with_affinity`](crate::IreeBackend::with_affinity)).
+/// The CPU affinity of the worker threads of the device `local-task`.
 ///
 /// Parses from text: `system`, `pinned`, or a CPU list such as `0,2,4-7`.
 ///
 /// ```
-/// use mlxcel_iree::Affinity;
+/// use mlxcel_iree_runtime::Affinity;
 ///
 /// assert_eq!("0,2,4-7".parse::<Affinity>()?, Affinity::Cores(vec![0, 2, 4, 5, 6, 7]));
 /// # Ok::<(), mlxcel_core::Error>(())
@@ -40,7 +39,7 @@ impl Affinity {
     /// [`ErrorKind::InvalidInput`] for CPUs that the calling thread may not use, CPUs that are named twice,
     /// and another number of threads than CPUs; [`ErrorKind::Unsupported`] if the system does not place
     /// threads.
-    pub(crate) fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
+    pub fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::System => Ok(None),
             Self::Pinned => pinned(&allowed_cpus()?, threads, siblings).map(Some),
@@ -226,5 +225,40 @@ mod tests {
         assert_eq!(chosen(&[0, 1], &[0, 1], Some(3)).unwrap_err().context("threads"), Some("3"));
         assert_eq!(chosen(&[], &[0], None).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(chosen(&[1, 0], &[0, 1], Some(2)).unwrap(), [1, 0]);
+    }
+
+    /// In a process of its own, which was given one CPU.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn workers_keep_to_the_cpus_of_the_process() {
+        use std::process::{Command, Stdio};
+        use std::time::Duration;
+
+        use rustix::thread::{CpuSet, sched_setaffinity};
+
+        if std::env::var_os("MLXCEL_TEST_ONE_CPU").is_none() {
+            let mut test = Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", "affinity::tests::workers_keep_to_the_cpus_of_the_process"]);
+            let ended = test.env("MLXCEL_TEST_ONE_CPU", "1").stdout(Stdio::null()).status();
+            assert!(ended.unwrap().success());
+            return;
+        }
+        let (cpu, mut one) = (allowed_cpus().unwrap()[0], CpuSet::new());
+        one.set(cpu);
+        sched_setaffinity(None, &one).unwrap();
+        let options = crate::DeviceOptions { threads: Some(2), ..Default::default() };
+        let _device = crate::Device::open(&options).unwrap();
+        // Workers ask for their place once they run.
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(10));
+            for task in std::fs::read_dir("/proc/self/task").unwrap() {
+                let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+                if !status.starts_with("Name:\tiree-worker") {
+                    continue;
+                }
+                let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+                assert_eq!(line.split_once(':').unwrap().1.trim(), cpu.to_string(), "{status}");
+            }
+        }
     }
 }

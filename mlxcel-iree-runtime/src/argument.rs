@@ -12,20 +12,20 @@ use super::sys;
 
 /// An argument of a program: a dense row-major tensor in a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Argument<'a> {
+pub struct Argument<'a> {
     /// Where the bytes are.
-    pub(crate) buffer: &'a Buffer,
+    pub buffer: &'a Buffer,
     /// Where the tensor begins in the buffer, in bytes; a multiple of [`ALIGNMENT`].
-    pub(crate) offset: usize,
+    pub offset: usize,
     /// The dimensions, outermost first.
-    pub(crate) shape: &'a [usize],
+    pub shape: &'a [usize],
     /// The type of the elements.
-    pub(crate) element: ElementType,
+    pub element: ElementType,
 }
 
 impl<'a> Argument<'a> {
     /// A tensor at the beginning of a buffer.
-    pub(crate) fn new(buffer: &'a Buffer, shape: &'a [usize], element: ElementType) -> Self {
+    pub fn new(buffer: &'a Buffer, shape: &'a [usize], element: ElementType) -> Self {
         Self { buffer, offset: 0, shape, element }
     }
 
@@ -75,7 +75,7 @@ pub(super) type View = Handle<sys::iree_hal_buffer_view_t>;
 /// A program must only read them: one that updates such an argument, which IREE may do in place, changes it
 /// for every later call, and faults where the memory is mapped read-only.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Constants {
+pub struct Constants {
     views: Vec<ConstantView>,
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Debug for ConstantView {
 
 impl Constants {
     /// Prepares arguments, in the order in which the function takes them.
-    pub(crate) fn new(arguments: &[Argument<'_>]) -> Result<Self> {
+    pub fn new(arguments: &[Argument<'_>]) -> Result<Self> {
         let views = arguments
             .iter()
             .map(|argument| Ok(ConstantView { view: argument.view()?, buffer: argument.buffer.clone() }))

@@ -29,7 +29,7 @@ const TRANSFER_BYTES: usize = 32 << 20;
 
 impl Device {
     /// `len` zeroed bytes; in host memory large buffers take it page by page as they are written.
-    pub(crate) fn allocate(&self, len: usize) -> Result<Buffer> {
+    pub fn allocate(&self, len: usize) -> Result<Buffer> {
         if self.is_in_host_memory() {
             return self.adopt(HostMemory::for_growing(len)?);
         }
@@ -43,19 +43,19 @@ impl Device {
 
     /// The pages in which a buffer that [`allocate`](Self::allocate) made of `len` bytes takes memory as it
     /// is written; none where it takes all of it at once.
-    pub(crate) fn page_of(&self, len: usize) -> Option<usize> {
+    pub fn page_of(&self, len: usize) -> Option<usize> {
         self.is_in_host_memory().then(|| memory::page_of(len)).flatten()
     }
 
     /// `len` bytes that `fill` writes, in host memory where they stay; they are zero until it does.
-    pub(crate) fn create(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Buffer> {
+    pub fn create(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Buffer> {
         let mut memory = HostMemory::for_filling(len)?;
         fill(memory.as_mut_slice())?;
         if self.is_in_host_memory() { self.adopt(memory) } else { self.upload(memory.as_mut_slice()) }
     }
 
     /// A copy of `bytes` on the device.
-    pub(crate) fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
+    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
         if !self.is_in_host_memory() {
             let buffer = self.allocate_for_upload(bytes.len())?;
             for (index, part) in bytes.chunks(TRANSFER_BYTES).enumerate() {
@@ -71,7 +71,7 @@ impl Device {
     ///
     /// Memory that is used in place is held until no buffer and no program needs it. It is read-only
     /// ([`Buffer::is_read_only`]): it cannot be written, and a program takes it as a constant argument only.
-    pub(crate) fn import<T>(&self, source: &Arc<T>, range: Range<usize>) -> Result<Buffer>
+    pub fn import<T>(&self, source: &Arc<T>, range: Range<usize>) -> Result<Buffer>
     where
         T: AsRef<[u8]> + Send + Sync + ?Sized + 'static,
         Arc<T>: Send,

@@ -8,7 +8,7 @@ use mlxcel_core::{Error, ErrorKind, Result};
 /// A kind of device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub(crate) enum Driver {
+pub enum Driver {
     /// The processor, with a pool of worker threads.
     #[default]
     LocalTask,
@@ -22,10 +22,10 @@ pub(crate) enum Driver {
 
 impl Driver {
     /// Every driver, compiled in or not.
-    pub(crate) const KNOWN: [Self; 4] = [Self::LocalTask, Self::LocalSync, Self::Cuda, Self::Vulkan];
+    pub const KNOWN: [Self; 4] = [Self::LocalTask, Self::LocalSync, Self::Cuda, Self::Vulkan];
 
     /// IREE's name of the driver.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::LocalTask => "local-task",
             Self::LocalSync => "local-sync",
@@ -35,12 +35,12 @@ impl Driver {
     }
 
     /// Whether the device is the processor.
-    pub(crate) fn is_local(self) -> bool {
+    pub fn is_local(self) -> bool {
         matches!(self, Self::LocalTask | Self::LocalSync)
     }
 
     /// The error of a driver that is not compiled in.
-    pub(crate) fn not_built_in(self) -> Error {
+    pub fn not_built_in(self) -> Error {
         let crates = if self == Self::Vulkan { "mlxcel-session or mlxcel-iree" } else { "mlxcel-iree" };
         let message =
             format!("this program was built without the driver; enable the feature `{self}` of {crates}");
@@ -48,7 +48,7 @@ impl Driver {
     }
 
     /// Whether the driver is compiled in: the processor's are, others by the feature of their name.
-    pub(crate) fn is_built_in(self) -> bool {
+    pub fn is_built_in(self) -> bool {
         match self {
             Self::LocalTask | Self::LocalSync => true,
             Self::Cuda => cfg!(feature = "cuda"),
