@@ -9,6 +9,7 @@ use mlxcel_core::ModelInfo;
 use mlxcel_core::{Backend, Faults, LoadOptions, MemoryEstimate, Model, ModelSource, OptionSupport, Result};
 use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, ProgramWriter, model_info};
 use mlxcel_iree_kernels::{for_gpus, for_kernels};
+use mlxcel_iree_runtime::{Affinity, Constants, Device, DeviceOptions, Driver};
 use mlxcel_iree_target::{CompileBackends, CompileTarget, ProgramOptions};
 use mlxcel_models::{Checkpoint, Feature, FeatureSet};
 
@@ -16,8 +17,6 @@ use crate::devices::{self, DeviceName};
 use crate::engine::{IreeExecutor, ProgramSource, Programs, weights};
 use crate::profile::Profiler;
 use crate::shipped::{Bundle, Offer, Trust};
-use mlxcel_iree_runtime::Affinity;
-use mlxcel_iree_runtime::{Constants, Device, DeviceOptions, Driver};
 
 /// The name of this engine.
 const NAME: &str = "iree";
@@ -63,7 +62,7 @@ pub struct IreeBackend {
     bundle: Option<PathBuf>,
     trust: Trust,
     profiler: Option<Profiler>,
-    affinity: Affinity,
+    pub(crate) affinity: Affinity,
     faults: Option<Faults>,
 }
 

@@ -2,12 +2,12 @@
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::GraphModelOptions;
+use mlxcel_iree_runtime::{Constants, Device};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_models::{Checkpoint, Decoder};
 
 use crate::backend::IreeBackend;
 use crate::engine::{ProgramSource, Programs};
-use mlxcel_iree_runtime::{Constants, Device};
 
 impl IreeBackend {
     /// Whether this machine wrote the bundle with this manifest; that is not told without the compile side's

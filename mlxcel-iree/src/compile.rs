@@ -13,6 +13,7 @@ use mlxcel_iree_compile::cache::WeightsKey;
 use mlxcel_iree_compile::inspect::{InspectOptions, Summary};
 use mlxcel_iree_compile::{ProgramCompiler, bundle, inspect};
 use mlxcel_iree_kernels::{Layouts, independent_rows, suited};
+use mlxcel_iree_runtime::{Constants, Device};
 use mlxcel_iree_target::DeviceDescription;
 use mlxcel_iree_target::manifest::Manifest;
 use mlxcel_models::{Checkpoint, Decoder};
@@ -23,7 +24,6 @@ use crate::devices;
 use crate::engine::kept;
 use crate::engine::weights::in_place;
 use crate::engine::{LaidOutWeights, Made, ProgramSource, Programs};
-use mlxcel_iree_runtime::{Constants, Device};
 
 impl IreeBackend {
     /// Sets the path of `iree-compile`.

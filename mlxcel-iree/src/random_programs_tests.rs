@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::error::Error as _;
 
+use mlxcel_iree_runtime::{Device, DeviceOptions, Driver, Program};
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{
     Argument as Parameter, BinaryOp, Block, ElementType, Function, Module, Op, OpKind, TensorType, UnaryOp,
@@ -17,7 +18,6 @@ use mlxcel_stablehlo::{
 
 use crate::testing::call;
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
-use mlxcel_iree_runtime::{Device, DeviceOptions, Driver, Program};
 
 #[path = "../../mlxcel-stablehlo/tests/support/mod.rs"]
 #[allow(missing_docs, reason = "a part of the tests of another package")]

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use mlxcel_core::{
     Backend, Error, ErrorKind, GenerateExt, GenerateOptions, LoadOptions, Precision, SessionOptions,
 };
+use mlxcel_iree_target::CompileTarget;
 
 use crate::Processor;
 use crate::backend::IreeBackend;
 use mlxcel_iree_compile::cache::Cache;
-use mlxcel_iree_target::CompileTarget;
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")

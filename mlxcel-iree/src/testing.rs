@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use mlxcel_iree_compile::compiler::{CompileOptions, Compiler};
+use mlxcel_iree_runtime::{Argument, Constants, Device, Function};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_stablehlo::TensorType;
-
-use mlxcel_iree_runtime::{Argument, Constants, Device, Function};
 
 #[path = "../../mlxcel-iree-compile/src/testing.rs"]
 #[allow(dead_code)]

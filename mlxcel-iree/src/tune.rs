@@ -8,6 +8,7 @@ use mlxcel_graph::{GraphModelOptions, ProgramWriter};
 use mlxcel_iree_compile::compiler::CompileOptions;
 use mlxcel_iree_compile::{Artifacts, TrialWeights};
 use mlxcel_iree_kernels::{Bf16Products, Hardware, Instructions, VectorSet};
+use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use mlxcel_iree_target::ResolvedTarget;
 use mlxcel_iree_target::threads::share_out;
 use mlxcel_models::Checkpoint;
@@ -17,7 +18,6 @@ pub use mlxcel_iree_kernels::Schedule;
 
 use crate::backend::IreeBackend;
 use crate::devices::{self, DeviceName};
-use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 
 const OPERATION: &str = "tune kernels";
 
@@ -112,8 +112,13 @@ impl IreeBackend {
         let checkpoint = Checkpoint::from_source(source)?;
         let decoder = checkpoint.decoder()?;
         let DeviceName { driver, device } = DeviceName::of(options)?;
-        let device =
-            devices::open(&DeviceOptions { driver, device, threads: options.threads, ..Default::default() })?;
+        let device = devices::open(&DeviceOptions {
+            driver,
+            device,
+            threads: options.threads,
+            affinity: self.affinity.clone(),
+            ..Default::default()
+        })?;
         let target = self.programs.resolve(None, device.description())?;
         target.check_device(device.description())?;
         let Hardware::Processor(Some(instructions)) = target.hardware()? else {

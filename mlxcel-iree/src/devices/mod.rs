@@ -20,11 +20,10 @@ mod tests;
 use std::fmt;
 
 use mlxcel_core::{Error, ErrorKind, Result};
+use mlxcel_iree_runtime::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 use mlxcel_iree_target::{
     CompileBackends, CompileTarget, DeviceDescription, Processor, VulkanCapability, VulkanProperties,
 };
-
-use mlxcel_iree_runtime::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 
 pub(crate) use name::DeviceName;
 use report::VulkanReport;

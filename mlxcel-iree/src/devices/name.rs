@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use mlxcel_core::{Error, ErrorKind, LoadOptions, Result};
-
 use mlxcel_iree_runtime::{Driver, ListedDevice};
 
 /// A driver, and one of its devices if one is named: `local-task`, `vulkan`, `vulkan:1`, `vulkan:GPU-…`.

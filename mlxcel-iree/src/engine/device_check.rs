@@ -4,9 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use mlxcel_core::{Error, ErrorKind, Result};
 use mlxcel_iree_kernels::device_check::{ENTRY, arguments, results};
-use sha2::{Digest, Sha256};
-
 use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, Program};
+use sha2::{Digest, Sha256};
 
 const OPERATION: &str = "check the device";
 

@@ -7,13 +7,13 @@ use mlxcel_graph::{
     Executor, Prepared, ProgramShape, ResultMeaning, RunError, Signature, StateLayout, StepInputs,
     StepOutputs,
 };
+use mlxcel_iree_runtime::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device, copying_threads};
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_stablehlo::TensorType;
 
 use super::programs::{IreeProgram, Programs};
 use super::residents::ResidentTensors;
 use crate::profile::Profiler;
-use mlxcel_iree_runtime::{ALIGNMENT, Argument, Buffer, CallError, Constants, Device, copying_threads};
-use mlxcel_iree_target::threads::share_out;
 
 /// A device with a model's programs and weights on it.
 pub(crate) struct IreeExecutor {

@@ -9,13 +9,13 @@ use mlxcel_graph::{GraphModel, GraphModelOptions, KvCacheType, Lengths, ProgramW
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
 use mlxcel_iree_kernels::{attends_in_use, for_kernels};
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 use mlxcel_models::Checkpoint;
 
 use super::state_tests::feed;
 use super::{IreeExecutor, Programs, weights};
 use crate::compile::Compiled;
 use crate::testing::cache_dir;
-use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 /// Where caches grow: a chunk of 16 tokens goes into the first as a whole, and the last holds the capacity
 /// and a chunk's padding.

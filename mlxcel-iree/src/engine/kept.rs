@@ -14,14 +14,14 @@ use mlxcel_core::{Control, Error, LoadOptions, Result};
 use mlxcel_graph::WeightArgument;
 use mlxcel_iree_compile::cache::{BLOCK, NewWeights, checksum};
 use mlxcel_iree_kernels::Layouts;
+use mlxcel_iree_runtime::{HostMemory, MappedFile};
 use mlxcel_iree_target::laid_out::Places;
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_models::Checkpoint;
 
 use super::pieces::{Piece, cut, targets};
 use super::weights::{LaidOutWeights, OPERATION, Tensor, fill, total};
 use super::work::Progress;
-use mlxcel_iree_runtime::{HostMemory, MappedFile};
-use mlxcel_iree_target::threads::share_out;
 
 /// About how much is laid out before it is written: few enough bytes to be no burden on memory, and enough to
 /// share them out. Of tests' models there are several.

@@ -13,13 +13,13 @@ use mlxcel_graph::{WeightArgument, weight_arguments};
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_kernels::layout::TensorRole;
 use mlxcel_iree_kernels::{Layouts, Panels};
+use mlxcel_iree_runtime::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 use mlxcel_models::Checkpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::weights;
 use crate::backend::IreeBackend;
 use crate::bundle::{self, BundleOptions};
-use mlxcel_iree_runtime::{ALIGNMENT, Device, DeviceOptions, HostMemory};
 
 /// Says to a test that it runs in a process of its own.
 const CHILD: &str = "MLXCEL_TEST_CHILD";

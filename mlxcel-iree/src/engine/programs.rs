@@ -12,12 +12,12 @@ use mlxcel_graph::{
     Signature, WeightArgument,
 };
 use mlxcel_iree_kernels::Layouts;
+use mlxcel_iree_runtime::{Device, Function, Program};
+use mlxcel_iree_target::threads::share_out;
 
 use super::ahead::Ahead;
 use super::check_device;
 use super::weights::LaidOutWeights;
-use mlxcel_iree_runtime::{Device, Function, Program};
-use mlxcel_iree_target::threads::share_out;
 
 /// How long after loading something is made that nobody has asked for: the compiler takes time from a program
 /// that generates on all cores, and one that ends soon would do it in vain, each time that it runs.

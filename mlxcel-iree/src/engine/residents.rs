@@ -5,7 +5,6 @@ use std::sync::Arc;
 use mlxcel_core::Result;
 use mlxcel_graph::{ResidentArgument, Residents};
 use mlxcel_iree_kernels::{Layouts, Panels};
-
 use mlxcel_iree_runtime::{Buffer, Device};
 
 /// The residents of a model, as its programs read them.

@@ -13,6 +13,7 @@ use mlxcel_core::{
 use mlxcel_graph::{Executor, Numerics, Outputs, ProgramShape, ProgramWriter, StepInputs, state_layouts};
 use mlxcel_iree_compile::cache::Cache;
 use mlxcel_iree_compile::{Artifacts, ProgramCompiler};
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 use mlxcel_models::Checkpoint;
 
 use super::*;
@@ -20,7 +21,6 @@ use crate::backend::IreeBackend;
 use crate::compile::Compiled;
 use crate::profile::{DispatchProfile, Phase, Profile, Profiler};
 use crate::testing::{cache_dir, write_compiler};
-use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/architectures/llama")

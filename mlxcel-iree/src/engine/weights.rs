@@ -12,13 +12,13 @@ use mlxcel_core::{Control, Error, ErrorKind, LoadOptions, Result};
 use mlxcel_graph::WeightArgument;
 use mlxcel_iree_kernels::layout::{Packer, matrices};
 use mlxcel_iree_kernels::{Layouts, Panels};
+use mlxcel_iree_runtime::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
 use mlxcel_iree_target::laid_out::Places;
+use mlxcel_iree_target::threads::share_out;
 use mlxcel_models::{Checkpoint, WeightRef};
 
 use super::pieces::{Piece, cut, targets};
 use super::work::Progress;
-use mlxcel_iree_runtime::{ALIGNMENT, Argument, Buffer, Constants, Device, HostMemory};
-use mlxcel_iree_target::threads::share_out;
 
 pub(super) const OPERATION: &str = "load weights";
 

@@ -16,12 +16,12 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 use mlxcel_core::{Precision, Result};
 use mlxcel_iree_kernels::{Layouts, Lowered};
+use mlxcel_iree_runtime::{Device, DeviceOptions, Program};
 use mlxcel_iree_target::{DeviceDescription, ResolvedTarget};
 use mlxcel_portable::eval::{Input, Program as Evaluated, Tensor};
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 use crate::testing::{Returned, call, compiled, host, resolved};
-use mlxcel_iree_runtime::{Device, DeviceOptions, Program};
 
 /// One program for all of `cases`, each of which `build` adds with its number and its results: starting the
 /// compiler takes longer than compiling a kernel.

@@ -7,6 +7,7 @@ use mlxcel_core::Precision;
 use mlxcel_graph::cached::{CachedAttention, CachedAttentionOperands, cached_attention};
 use mlxcel_graph::layers;
 use mlxcel_graph::packed::{PackedWeight, packed_linear};
+use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 use mlxcel_models::Packing;
 use mlxcel_stablehlo::{ElementType, Module, TensorType};
 
@@ -14,7 +15,6 @@ use super::packed::{Random, part_types};
 use super::{arguments, lowered};
 use crate::testing::{compiler, host};
 use mlxcel_iree_compile::compiler::CompileOptions;
-use mlxcel_iree_runtime::{Argument, Buffer, Constants, Device, DeviceOptions, Function, Program};
 
 /// Plain weights, those of MLX and of llama.cpp's files, and what GPTQ, AWQ and float8 checkpoints become.
 const PACKINGS: [&str; 14] = [

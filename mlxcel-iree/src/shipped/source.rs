@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlxcel_core::{Error, ErrorKind, ModelSource, Result};
+use mlxcel_iree_runtime::MappedFile;
 use mlxcel_iree_target::manifest::{FileEntry, MANIFEST, OPERATION};
 use mlxcel_iree_target::{check_path, hex};
 use mlxcel_models::{files, read_file};
 use sha2::{Digest, Sha256};
-
-use mlxcel_iree_runtime::MappedFile;
 
 /// How much of a file is read at once where only its checksum is wanted.
 const BLOCK: usize = 1 << 20;

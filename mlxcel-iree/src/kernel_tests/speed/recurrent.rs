@@ -5,10 +5,10 @@ use std::time::Instant;
 use mlxcel_core::Precision;
 use mlxcel_graph::composites::{GATED_DELTA_RULE, SELECTIVE_STATE_SPACE};
 use mlxcel_graph::layers::{self, RecurrentRows};
+use mlxcel_iree_runtime::{Device, DeviceOptions};
 use mlxcel_stablehlo::{Builder, ElementType, Module, TensorType, Value};
 
 use super::{ROUNDS, Running, compiled, uploaded};
-use mlxcel_iree_runtime::{Device, DeviceOptions};
 
 /// A layer with a recurrence, of the sizes of a published model, without its norms, its gate and its MLP.
 #[derive(Clone, Copy, Debug)]

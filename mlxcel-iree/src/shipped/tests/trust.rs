@@ -1,10 +1,10 @@
 //! Whose programs are run.
 
 use mlxcel_core::ErrorKind::{Toolchain, Unsupported};
+use mlxcel_iree_target::hex;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use mlxcel_iree_target::hex;
 
 /// Opens the model in `folder` as it is, trusting nothing.
 fn load(engine: &IreeBackend, folder: &Path) -> Result<std::sync::Arc<dyn Model>> {
