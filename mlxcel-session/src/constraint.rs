@@ -152,11 +152,11 @@ pub(crate) struct Constrained {
 }
 
 impl Constrained {
-    pub(crate) fn new(constraint: Box<dyn Constraint>) -> Result<Self> {
+    pub(crate) fn new(constraint: Box<dyn Constraint>) -> Self {
         let constraint: Shared = Arc::new(Mutex::new(constraint));
         let next = Slot::new(&constraint);
         next.begin();
-        Ok(Self { constraint, next, forced: VecDeque::new(), complete: false })
+        Self { constraint, next, forced: VecDeque::new(), complete: false }
     }
 
     /// The mask for the next token.

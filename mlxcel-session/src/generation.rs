@@ -80,7 +80,7 @@ impl TextGeneration {
             );
         }
         let constraint = options.constraint.as_ref().map(|source| source.start_after(model, prompt));
-        let constraint = constraint.map(|constraint| Constrained::new(constraint?)).transpose()?;
+        let constraint = constraint.transpose()?.map(Constrained::new);
         let needs = SamplingNeeds::default()
             .with_top(options.top_logprobs)
             .with_steps(!options.steps.is_empty())
