@@ -48,4 +48,4 @@ pub use buffer::Buffer;
 pub use device::{Accelerators, Device, DeviceOptions, Driver, ListedDevice};
 pub use memory::{ALIGNMENT, HostMemory, MappedFile, copying_threads};
 pub use profile::{DispatchEvent, Events};
-pub use program::{CallError, Function, Program};
+pub use program::{CallError, Function, Output, Program};

@@ -48,26 +48,24 @@ impl HostMemory {
     /// which saves most of the page faults now and most of the address translation in every later pass
     /// over them.
     pub fn for_filling(len: usize) -> Result<Self> {
-        let memory = Self::zeroed(len)?;
-        #[cfg(target_os = "linux")]
-        if let Place::Mapped(map) = &memory.0 {
-            // A hint: where the kernel does not follow it, pages are small and all else is the same.
-            let _ = map.advise(memmap2::Advice::HugePage);
-        }
-        Ok(memory)
+        Ok(Self::zeroed(len)?.in_huge_pages(true))
     }
 
     /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives
     /// huge pages unasked, it is configured not to, since the first byte written to one would take two
     /// megabytes.
     pub fn for_growing(len: usize) -> Result<Self> {
-        let memory = Self::zeroed(len)?;
+        Ok(Self::zeroed(len)?.in_huge_pages(false))
+    }
+
+    /// The same in pages of this kind. A hint: where the kernel does not follow it, all else is the same.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+    fn in_huge_pages(self, huge: bool) -> Self {
         #[cfg(target_os = "linux")]
-        if let Place::Mapped(map) = &memory.0 {
-            // A hint, as above.
-            let _ = map.advise(memmap2::Advice::NoHugePage);
+        if let Place::Mapped(map) = &self.0 {
+            let _ = map.advise(if huge { memmap2::Advice::HugePage } else { memmap2::Advice::NoHugePage });
         }
-        Ok(memory)
+        self
     }
 
     /// The bytes.

@@ -93,6 +93,17 @@ fn add(function: &Function, a: &Buffer, b: &Buffer) -> Vec<f32> {
     floats(&outputs[0].buffer)
 }
 
+/// Writes `row` into `cache` at a position: the cache, and the sum of its elements.
+fn updated(update: &Function, [cache, row]: [&Buffer; 2], at: i32) -> [Output; 2] {
+    let at = cache.device().upload(&at.to_le_bytes()).unwrap();
+    let arguments = [
+        Argument::new(cache, &[1024, 64], F32),
+        Argument::new(row, &[1, 64], F32),
+        Argument::new(&at, &[], I32),
+    ];
+    update.invoke(&Constants::default(), &arguments).unwrap().try_into().unwrap()
+}
+
 #[test]
 fn a_program_computes_on_every_device() {
     for device in devices() {
@@ -111,14 +122,7 @@ fn an_updated_argument_is_returned_in_place() {
         let address_of_cache = cache.clone();
         for step in 0..5 {
             let row = upload(&device, &[1.0; 64]);
-            let at = device.upload(&(step * 7i32).to_le_bytes()).unwrap();
-            let arguments = [
-                Argument::new(&cache, &[1024, 64], F32),
-                Argument::new(&row, &[1, 64], F32),
-                Argument::new(&at, &[], I32),
-            ];
-            let outputs = update.invoke(&Constants::default(), &arguments).unwrap();
-            let [updated, sum] = outputs.try_into().unwrap();
+            let [updated, sum] = updated(&update, [&cache, &row], step * 7);
             assert!(updated.buffer.shares_storage_with(&address_of_cache), "updated in place");
             assert!(!sum.buffer.shares_storage_with(&address_of_cache));
             assert_eq!(updated.buffer.storage_offset(), 0);

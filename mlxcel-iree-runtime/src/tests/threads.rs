@@ -34,14 +34,7 @@ fn calls_of_one_program_from_several_threads_run_at_once() {
                     let mut cache = device.allocate(1024 * 64 * 4).unwrap();
                     let row = upload(device, &[1.0 + worker as f32; 64]);
                     for step in 0.. {
-                        let at = device.upload(&(step % 1024i32).to_le_bytes()).unwrap();
-                        let arguments = [
-                            Argument::new(&cache, &[1024, 64], F32),
-                            Argument::new(&row, &[1, 64], F32),
-                            Argument::new(&at, &[], I32),
-                        ];
-                        let outputs = update.invoke(&Constants::default(), &arguments).unwrap();
-                        let [updated, sum] = outputs.try_into().unwrap();
+                        let [updated, sum] = updated(update, [&cache, &row], step % 1024);
                         let rows = (step + 1).min(1024) as f32;
                         assert_eq!(floats(&sum.buffer), [64.0 * rows * (1.0 + worker as f32)]);
                         cache = updated.buffer;
@@ -95,15 +88,9 @@ fn a_profiled_device_records_when_each_dispatch_ran() {
         let update = function(&device, "update");
         let cache = device.allocate(1024 * 64 * 4).unwrap();
         let row = upload(&device, &[1.0; 64]);
-        let at = device.upload(&7i32.to_le_bytes()).unwrap();
-        let arguments = [
-            Argument::new(&cache, &[1024, 64], F32),
-            Argument::new(&row, &[1, 64], F32),
-            Argument::new(&at, &[], I32),
-        ];
-        let outputs = update.invoke(&Constants::default(), &arguments).unwrap();
+        let outputs = updated(&update, [&cache, &row], 7);
         // Results outlive the program, and the last of them the device's other users.
-        drop((add_function, update, cache, row, at, a, b));
+        drop((add_function, update, cache, row, a, b));
         let events = device.take_events().unwrap();
         assert!(events.dispatches.len() >= 2, "{events:?}");
         drop(device);
