@@ -227,8 +227,8 @@ mod tests {
         assert_eq!(chosen(&[1, 0], &[0, 1], Some(2)).unwrap(), [1, 0]);
     }
 
-    /// In a process of its own, which was given one CPU.
-    #[cfg(target_os = "linux")]
+    /// In a process of its own, which was given one CPU. A runtime of a distribution is not corrected.
+    #[cfg(all(target_os = "linux", not(feature = "dist")))]
     #[test]
     fn workers_keep_to_the_cpus_of_the_process() {
         use std::process::{Command, Stdio};
