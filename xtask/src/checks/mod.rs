@@ -58,8 +58,9 @@ pub(crate) struct Arguments {
     /// Run only this check; may be repeated
     #[arg(long, value_enum)]
     only: Vec<Check>,
-    /// Run the checks of a night too: those that take long or need tools that not every machine has
-    #[arg(long, conflicts_with = "only")]
+    /// Run the checks of a night too, which take long or need tools that not every machine has; with `--only`,
+    /// those parts of its checks
+    #[arg(long)]
     all: bool,
     #[command(flatten)]
     tests: test_programs::Options,
