@@ -71,8 +71,8 @@ fn products_of_norms_have_the_bits_of_products_of_stored_norms() {
     let module = |is_stored: bool| {
         Module::of_function("norms", "main", |b| {
             let rows = b.argument("x", x.clone())?;
-            let parts: Vec<_> = weight.parts.iter().map(|part| part.ty().clone()).collect();
-            let packed = PackedWeight { packing: weight.packing, parts: arguments(b, "p", &parts)? };
+            let parts = arguments(b, "p", weight.parts.iter().map(Tensor::ty))?;
+            let packed = PackedWeight { packing: weight.packing, parts };
             let normed = if is_stored {
                 rows
             } else {
