@@ -112,6 +112,7 @@ const THREAD: Sanitizer = Sanitizer {
         "tests ask for more memory than there is, and expect an error and no abort",
     )],
     tests: &[
+        IREE_RUNTIME,
         Tests {
             package: "mlxcel-session",
             target: &["--test", "suite"],

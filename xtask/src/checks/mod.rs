@@ -58,8 +58,8 @@ pub(crate) struct Arguments {
     /// Run only this check; may be repeated
     #[arg(long, value_enum)]
     only: Vec<Check>,
-    /// Run the checks of a night too, which take long or need tools that not every machine has; with `--only`,
-    /// those parts of its checks
+    /// Run too what takes long or needs tools that not every machine has: the checks of a night, or with
+    /// `--only` the night's part of those named
     #[arg(long)]
     all: bool,
     #[command(flatten)]
