@@ -39,7 +39,7 @@ impl Affinity {
     /// [`ErrorKind::InvalidInput`] for CPUs that the calling thread may not use, CPUs that are named twice,
     /// and another number of threads than CPUs; [`ErrorKind::Unsupported`] if the system does not place
     /// threads.
-    pub fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
+    pub(crate) fn cpus(&self, threads: Option<usize>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::System => Ok(None),
             Self::Pinned => pinned(&allowed_cpus()?, threads, siblings).map(Some),

@@ -29,6 +29,9 @@ const TRANSFER_BYTES: usize = 32 << 20;
 
 impl Device {
     /// `len` zeroed bytes; in host memory large buffers take it page by page as they are written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ResourceExhausted`] if there is too little memory, [`ErrorKind::Device`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         if self.is_in_host_memory() {
             return self.adopt(HostMemory::for_growing(len)?);
@@ -48,13 +51,16 @@ impl Device {
     }
 
     /// `len` bytes that `fill` writes, in host memory where they stay; they are zero until it does.
-    pub fn create(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Buffer> {
+    pub(crate) fn create(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Buffer> {
         let mut memory = HostMemory::for_filling(len)?;
         fill(memory.as_mut_slice())?;
         if self.is_in_host_memory() { self.adopt(memory) } else { self.upload(memory.as_mut_slice()) }
     }
 
     /// A copy of `bytes` on the device.
+    ///
+    /// # Errors
+    /// Those of [`allocate`](Self::allocate).
     pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
         if !self.is_in_host_memory() {
             let buffer = self.allocate_for_upload(bytes.len())?;
@@ -71,6 +77,10 @@ impl Device {
     ///
     /// Memory that is used in place is held until no buffer and no program needs it. It is read-only
     /// ([`Buffer::is_read_only`]): it cannot be written, and a program takes it as a constant argument only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a range outside of the source, and those of
+    /// [`allocate`](Self::allocate).
     pub fn import<T>(&self, source: &Arc<T>, range: Range<usize>) -> Result<Buffer>
     where
         T: AsRef<[u8]> + Send + Sync + ?Sized + 'static,

@@ -94,6 +94,10 @@ impl std::fmt::Debug for ConstantView {
 
 impl Constants {
     /// Prepares arguments, in the order in which the function takes them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for tensors that their buffer does not contain or that are not aligned to
+    /// [`ALIGNMENT`], [`ErrorKind::Unsupported`] for element types that the runtime does not have.
     pub fn new(arguments: &[Argument<'_>]) -> Result<Self> {
         let views = arguments
             .iter()

@@ -65,12 +65,16 @@ impl Buffer {
     }
 
     /// Where its first byte lies in its allocation.
-    pub fn storage_offset(&self) -> usize {
+    pub(crate) fn storage_offset(&self) -> usize {
         // SAFETY: the buffer is live; the call reads a field of it.
         unsafe { sys::iree_hal_buffer_byte_offset(self.raw.as_ptr()) }
     }
 
-    /// Copies `bytes` to the device.
+    /// Copies `bytes` to the device, to `offset` bytes behind the beginning.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a range outside of the buffer and for memory that is
+    /// [read-only](Self::is_read_only), [`ErrorKind::Device`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.expect_writable("write a buffer")?;
         self.expect_range("write a buffer", offset, bytes.len())?;
@@ -93,7 +97,10 @@ impl Buffer {
         }
     }
 
-    /// Copies bytes back to the host.
+    /// Copies the bytes at `offset` back to the host.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a range outside of the buffer, [`ErrorKind::Device`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.expect_range("read a buffer", offset, bytes.len())?;
         self.device.check_fault(FaultPoint::ReadBack, "read a buffer")?;
@@ -117,6 +124,9 @@ impl Buffer {
 
     /// Copies `len` bytes to another buffer of the same device, without passing through the host; the ranges
     /// must not overlap.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write), and [`ErrorKind::InvalidInput`] for a buffer of another device.
     pub fn copy_to(&self, offset: usize, target: &Self, target_offset: usize, len: usize) -> Result<()> {
         let operation = "copy a buffer";
         target.expect_writable(operation)?;

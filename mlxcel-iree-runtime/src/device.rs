@@ -76,6 +76,10 @@ struct Inner {
 
 impl DeviceOptions {
     /// Refuses threads and their placement where the driver has none to set.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`], and [`ErrorKind::Unsupported`] for a placement that the system or the
+    /// driver does not have.
     pub fn check_threads(&self) -> Result<()> {
         worker_threads(self)?;
         worker_cpus(self).map(drop)
@@ -84,6 +88,10 @@ impl DeviceOptions {
 
 impl Device {
     /// Opens the device of a driver that needs no choice, the processor's, and starts its worker threads.
+    ///
+    /// # Errors
+    /// Those of [`DeviceOptions::check_threads`], [`ErrorKind::ResourceExhausted`] if threads cannot be
+    /// started, [`ErrorKind::Internal`] for a driver whose devices are [listed](Self::open_listed).
     pub fn open(options: &DeviceOptions) -> Result<Self> {
         let driver = options.driver;
         let threads = worker_threads(options)?;
@@ -104,6 +112,10 @@ impl Device {
 
     /// Opens one of the devices that its driver lists; `describe` tells what it is by its properties, which
     /// it looks up by category and name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the device is gone, [`ErrorKind::ResourceExhausted`],
+    /// [`ErrorKind::Device`].
     pub fn open_listed(
         accelerators: &Accelerators,
         listed: &ListedDevice,
@@ -178,6 +190,9 @@ impl Device {
     }
 
     /// Fails where a test told the device to.
+    ///
+    /// # Errors
+    /// The fault of [`DeviceOptions::faults`] at this point.
     pub fn check_fault(&self, point: FaultPoint, operation: &'static str) -> Result<()> {
         self.0.faults.as_ref().map_or(Ok(()), |faults| faults.check(point, operation))
     }
@@ -198,6 +213,9 @@ impl Device {
     }
 
     /// The programs that the device ran since the last call; empty if it is not profiled.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Device`].
     pub fn take_events(&self) -> Result<Events> {
         self.0.profiling.as_ref().map_or_else(|| Ok(Events::default()), Profiling::take)
     }

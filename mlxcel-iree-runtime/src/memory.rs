@@ -30,6 +30,9 @@ enum Place {
 
 impl HostMemory {
     /// `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ResourceExhausted`].
     pub fn zeroed(len: usize) -> Result<Self> {
         if len >= MAPPED_FROM {
             let map = MmapMut::map_anon(len).map_err(|source| {
@@ -47,6 +50,9 @@ impl HostMemory {
     /// `len` zeroed bytes that are about to be written, all of them: large ones are allocated in huge pages,
     /// which saves most of the page faults now and most of the address translation in every later pass
     /// over them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ResourceExhausted`].
     pub fn for_filling(len: usize) -> Result<Self> {
         Ok(Self::zeroed(len)?.in_huge_pages(true))
     }
@@ -54,7 +60,7 @@ impl HostMemory {
     /// `len` zeroed bytes that are written over time and perhaps never all of them: where the system gives
     /// huge pages unasked, it is configured not to, since the first byte written to one would take two
     /// megabytes.
-    pub fn for_growing(len: usize) -> Result<Self> {
+    pub(crate) fn for_growing(len: usize) -> Result<Self> {
         Ok(Self::zeroed(len)?.in_huge_pages(false))
     }
 
@@ -82,6 +88,9 @@ pub struct MappedFile(Mmap);
 
 impl MappedFile {
     /// Maps all of `file`.
+    ///
+    /// # Errors
+    /// The system's.
     pub fn new(file: &File) -> io::Result<Self> {
         // SAFETY: The map is private to this type, read-only, and handed out as `&[u8]` that borrows it. What
         // the type system cannot rule out is another process that writes to or truncates the file

@@ -48,6 +48,10 @@ impl Program {
     /// file carries machine code, which cannot be verified, and the runtime trusts more of it than that.
     /// The caller has to know that they are what a compiler wrote, as the artifact cache does by their
     /// checksum.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] for a program of another release or another kind of
+    /// device, [`ErrorKind::ResourceExhausted`].
     pub fn load(device: &Device, vmfb: &[u8]) -> Result<Self> {
         device.enter()?;
         // The loader reads the file in place and wants it aligned.
@@ -84,6 +88,9 @@ impl Program {
     }
 
     /// The function that the program exports under `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
     pub fn function(&self, name: &str) -> Result<Function> {
         let operation = "look up a function";
         let mut function = sys::iree_vm_function_t::default();
@@ -220,13 +227,13 @@ impl From<CallError> for Error {
 impl Function {
     /// How many arguments it takes.
     #[cfg(test)]
-    pub fn argument_count(&self) -> usize {
+    pub(crate) fn argument_count(&self) -> usize {
         self.arguments
     }
 
     /// How many calls have been in progress at once, at most.
     #[cfg(test)]
-    pub fn most_calls_at_once(&self) -> usize {
+    pub(crate) fn most_calls_at_once(&self) -> usize {
         self.program.contexts.made()
     }
 

@@ -18,13 +18,21 @@ const OPERATION: &str = "open a device";
 #[derive(Clone, Debug)]
 pub struct ListedDevice {
     /// The driver's number for it.
-    pub id: usize,
+    id: sys::iree_hal_device_id_t,
     /// The driver's name for it, the same in every process: `GPU-` and a UUID.
     pub path: String,
     /// The name of the product, and that of the driver's version.
     pub name: String,
     /// What the driver reports about it, as text.
     pub report: String,
+}
+
+impl ListedDevice {
+    /// A device that no driver has, for tests of what chooses one; opened, it is the driver's default.
+    #[doc(hidden)]
+    pub fn for_tests(path: &str, report: &str) -> Self {
+        Self { id: 0, path: path.to_owned(), name: "a card".to_owned(), report: report.to_owned() }
+    }
 }
 
 /// The devices of one driver.
@@ -45,6 +53,9 @@ impl Accelerators {
     }
 
     /// Every device, in the order of the driver.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Device`] if the driver fails.
     pub fn list(&self) -> Result<Vec<ListedDevice>> {
         let (mut count, mut infos) = (0, ptr::null_mut());
         // SAFETY: the driver is live. On success `infos` is null or has `count` records, whose strings lie in

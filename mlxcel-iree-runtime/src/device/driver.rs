@@ -40,7 +40,7 @@ impl Driver {
     }
 
     /// The error of a driver that is not compiled in.
-    pub fn not_built_in(self) -> Error {
+    pub(crate) fn not_built_in(self) -> Error {
         let crates = if self == Self::Vulkan { "mlxcel-session or mlxcel-iree" } else { "mlxcel-iree" };
         let message =
             format!("this program was built without the driver; enable the feature `{self}` of {crates}");

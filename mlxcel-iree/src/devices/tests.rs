@@ -5,7 +5,7 @@ use super::*;
 fn listed(path: &str, kind: &str, features: &str) -> ListedDevice {
     let report =
         format!("type: {kind}\nfeatures: {features}\nsubgroup: size=8 minSubgroupSize=8 maxSubgroupSize=8\n");
-    ListedDevice { id: 0, path: path.to_owned(), name: "a card".to_owned(), report }
+    ListedDevice::for_tests(path, &report)
 }
 
 const ALL: &str = "shaderFloat16=yes shaderInt8=yes storageBuffer8BitAccess=yes storageBuffer16BitAccess=yes";
